@@ -1,0 +1,1 @@
+//! Find, configure, start and stop a nats-server.

@@ -1,0 +1,1 @@
+//! The endpoint that agents and integrators use on a Cotal space.

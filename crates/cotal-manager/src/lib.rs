@@ -1,0 +1,1 @@
+//! Provisioning of spaces and agents, and the executor of everything that needs a signing key.

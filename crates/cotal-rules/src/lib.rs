@@ -1,0 +1,1 @@
+//! The decisions of the delivery service as pure functions and small state machines.

@@ -1,0 +1,1 @@
+//! A real broker per test, fault injection and the reference model of the contracts.

@@ -1,0 +1,1 @@
+//! Trust material: operator, account and user JWTs and creds files.

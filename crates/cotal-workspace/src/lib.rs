@@ -1,0 +1,1 @@
+//! The files of a workspace root: secrets, records, registry, manifest.

@@ -1,0 +1,2 @@
+//! The Cotal command line: mesh, daemon and agent commands in one binary.
+fn main() {}

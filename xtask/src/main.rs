@@ -1,0 +1,2 @@
+//! The commands of the repository itself: demo, test, bench, contracts.
+fn main() {}
