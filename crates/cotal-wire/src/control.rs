@@ -1,0 +1,308 @@
+//! The control rails (`wire.md` §6): requests, replies and the shapes of their arguments.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::channel::Channel;
+use crate::envelope::From;
+use crate::ids::{LifecycleUid, Principal};
+use crate::json::object;
+use crate::limits::MAX_REQUEST;
+
+/// A control request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The operation.
+    pub op: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Value,
+    /// The caller; must be the principal of the subject.
+    pub from: From,
+}
+
+impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// A sentence for the caller when the bytes are too many or not a request.
+    pub fn parse(payload: &[u8]) -> Result<Self, String> {
+        if payload.len() > MAX_REQUEST {
+            let size = payload.len();
+            return Err(format!(
+                "the request has {size} bytes, at most {MAX_REQUEST} are read"
+            ));
+        }
+        object(payload).map_err(|e| format!("not a control request: {e}"))
+    }
+}
+
+/// What kind of refusal a reply is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The caller may not.
+    Denied,
+    /// The request is malformed.
+    Invalid,
+    /// The operation is not served here.
+    UnknownOp,
+    /// A newer membership generation exists.
+    StaleGeneration,
+    /// Several lifecycles fit; name one.
+    Ambiguous,
+    /// The caller has no ACL row.
+    NotProvisioned,
+    /// The lifecycle has ended.
+    Retired,
+    /// The daemon is not ready for it.
+    NotReady,
+    /// The reply would be larger than the broker takes.
+    TooLarge,
+    /// Something newer replaced it.
+    Superseded,
+    /// Somebody else was first.
+    Conflict,
+    /// A dependency does not answer.
+    Unavailable,
+}
+
+/// A control reply.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Whether the operation was performed.
+    pub ok: bool,
+    /// Its result, or details of the refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// A sentence for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The refusal's kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+}
+
+impl Reply {
+    /// A success with its result.
+    #[must_use]
+    pub fn done(data: Value) -> Self {
+        Self {
+            ok: true,
+            data: Some(data),
+            error: None,
+            code: None,
+        }
+    }
+
+    /// A refusal.
+    #[must_use]
+    pub fn refused(code: Code, error: impl Into<String>) -> Self {
+        Self {
+            ok: false,
+            data: None,
+            error: Some(error.into()),
+            code: Some(code),
+        }
+    }
+
+    /// Adds details to a refusal.
+    #[must_use]
+    pub fn with_data(mut self, data: Value) -> Self {
+        self.data = Some(data);
+        self
+    }
+}
+
+/// Operations of `ctl.delivery`, `ctl.anycast-take` and `ctl.delivery-admin`.
+pub mod op {
+    /// Join a channel durably.
+    pub const DURABLE_JOIN: &str = "durableJoin";
+    /// Leave a channel durably.
+    pub const DURABLE_LEAVE: &str = "durableLeave";
+    /// The caller's memberships.
+    pub const LIST_MEMBERSHIPS: &str = "listMemberships";
+    /// Where a role request of the caller stands.
+    pub const ANYCAST_STATUS: &str = "anycastStatus";
+    /// Take a role request of the caller back.
+    pub const ANYCAST_CANCEL: &str = "anycastCancel";
+    /// Record that the caller takes a role request.
+    pub const TAKE: &str = "take";
+    /// Which secret store the daemon reads.
+    pub const RELOAD_STORE_IDENTITY: &str = "reloadStoreIdentity";
+    /// Adopt renewed credentials.
+    pub const RELOAD_CREDS: &str = "reloadCreds";
+    /// Evict a principal's connections, verified.
+    pub const EVICT_PRINCIPAL: &str = "evictPrincipal";
+    /// The same for up to 256 principals in one sweep.
+    pub const EVICT_PRINCIPALS: &str = "evictPrincipals";
+    /// Whether a principal has a live connection.
+    pub const PRINCIPAL_LIVENESS: &str = "principalLiveness";
+    /// A lifecycle's member rows.
+    pub const LIFECYCLE_MEMBERSHIPS: &str = "lifecycleMemberships";
+    /// What the daemon counts (an addition of this project, see `docs/wire.md`).
+    pub const DELIVERY_STATUS: &str = "deliveryStatus";
+}
+
+/// Arguments of `durableJoin`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinArgs {
+    /// The concrete channel.
+    pub channel: Channel,
+    /// The caller's incarnation; without it the caller's one live ACL row decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifecycle_uid: Option<LifecycleUid>,
+}
+
+/// Why a join is not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JoinShortfall {
+    /// Retention may have taken part of the window that catch-up had to copy.
+    Evicted,
+    /// A newer join or a leave came between.
+    Superseded,
+}
+
+/// Result of `durableJoin`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Whether the backstop is established.
+    pub durable: bool,
+    /// The membership's generation.
+    pub generation: u64,
+    /// Why it is not durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<JoinShortfall>,
+}
+
+/// Arguments of `durableLeave`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaveArgs {
+    /// The concrete channel.
+    pub channel: Channel,
+    /// The generation that is left; an older one is refused.
+    pub generation: u64,
+    /// The caller's incarnation; without it the caller's one live ACL row decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifecycle_uid: Option<LifecycleUid>,
+}
+
+/// Result of `durableLeave`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Left {
+    /// The channel.
+    pub channel: Channel,
+    /// Set when there was nothing to leave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub already_left: Option<bool>,
+}
+
+/// One row of `listMemberships`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembershipItem {
+    /// The channel.
+    pub channel: Channel,
+    /// The membership's generation.
+    pub generation: u64,
+    /// Whether the backstop is established.
+    pub activated: bool,
+}
+
+/// Result of `listMemberships`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memberships {
+    /// The caller's open memberships.
+    pub memberships: Vec<MembershipItem>,
+}
+
+/// The reply to a liveness probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Plane {
+    /// The daemon serves.
+    Bound,
+    /// The daemon runs but is quiet.
+    Unbound,
+}
+
+/// The body of a liveness reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaneReply {
+    /// Whether the plane serves.
+    pub state: Plane,
+}
+
+/// Copies that a member's store evicted before they were read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissedCopies {
+    /// Whose.
+    pub member: Principal,
+    /// How many since the daemon started.
+    pub missed: u64,
+}
+
+/// Result of `deliveryStatus`: what this process has counted since it started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryStatus {
+    /// The process run.
+    pub incarnation: String,
+    /// Since when, Unix milliseconds.
+    pub since: i64,
+    /// Posts routed.
+    pub posts: u64,
+    /// Copies confirmed in INBOX.
+    pub copies: u64,
+    /// Posts terminated as malformed or forged.
+    pub refused_posts: u64,
+    /// Copies confirmed in DLV.
+    pub delivered: u64,
+    /// Entries dropped because the member may not read them.
+    pub denied: u64,
+    /// Entries that wait in the reader.
+    pub waiting: u64,
+    /// Entries parked outside the reader.
+    pub parked: u64,
+    /// Entries given up.
+    pub given_up: u64,
+    /// Rows that were garbled when last read.
+    pub garbled_rows: u64,
+    /// Unread copies lost to the store's cap, by member.
+    pub missed: Vec<MissedCopies>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_their_wire_names() {
+        let text = serde_json::to_string(&Reply::refused(Code::StaleGeneration, "no")).unwrap();
+        assert_eq!(
+            text,
+            r#"{"ok":false,"error":"no","code":"stale-generation"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Code::UnknownOp).unwrap(),
+            "\"unknown-op\""
+        );
+    }
+
+    #[test]
+    fn requests_are_bounded() {
+        let ok =
+            br#"{"op":"durableJoin","args":{"channel":"a"},"from":{"id":"local.a","name":"A"}}"#;
+        assert_eq!(Request::parse(ok).unwrap().op, "durableJoin");
+        assert!(
+            Request::parse(&vec![b' '; MAX_REQUEST + 1])
+                .unwrap_err()
+                .contains("at most")
+        );
+        assert!(Request::parse(b"{}").is_err());
+        assert!(Request::parse("[".repeat(100_000).as_bytes()).is_err());
+    }
+}

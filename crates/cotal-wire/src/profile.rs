@@ -1,0 +1,422 @@
+//! Profiles: what each kind of user may do (`wire.md` §8). Default-deny.
+
+use crate::channel::ChannelPattern;
+use crate::ids::{ConnId, Lifecycle, Principal, Role};
+use crate::names::{
+    ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, FANOUT, JS_FLOW, JS_INFO, READER,
+    SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
+};
+use crate::permissions::Permissions;
+
+const HOUR: i64 = 3_600;
+
+/// What an agent is minted for.
+#[derive(Debug, Clone)]
+pub struct AgentGrant {
+    /// Which incarnation.
+    pub lifecycle: Lifecycle,
+    /// Channels it may read.
+    pub read: Vec<ChannelPattern>,
+    /// Channels it may post on.
+    pub post: Vec<ChannelPattern>,
+    /// The role whose requests it works off.
+    pub role: Option<Role>,
+}
+
+/// A kind of user in a space's account.
+#[derive(Debug, Clone)]
+pub enum Profile {
+    /// An agent.
+    Agent(AgentGrant),
+    /// The delivery daemon.
+    Delivery(Principal),
+    /// The writer of the derived membership feed.
+    MembershipRw,
+    /// The manager, and what `agent` commands run on.
+    Supervisor(Principal),
+    /// People's commands.
+    Operator(Principal),
+    /// Creation of streams, buckets, consumers and first rows.
+    Provisioner,
+    /// Reads all channel traffic.
+    Observer(Principal),
+    /// Reads all traffic.
+    Admin(Principal),
+}
+
+/// A kind of user in the system account.
+#[derive(Debug, Clone)]
+pub enum SystemProfile {
+    /// Census of one account.
+    MembershipObserver {
+        /// The account's nkey.
+        account: String,
+    },
+    /// Kicks connections, broker-wide.
+    ConnectionEvictor,
+    /// Pushes account JWTs; one-shot.
+    ClaimsPusher,
+}
+
+impl Profile {
+    /// The profile's name, as in files and messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "agent",
+            Self::Delivery(_) => "delivery",
+            Self::MembershipRw => "membership-rw",
+            Self::Supervisor(_) => "supervisor",
+            Self::Operator(_) => "operator",
+            Self::Provisioner => "provisioner",
+            Self::Observer(_) => "observer",
+            Self::Admin(_) => "admin",
+        }
+    }
+
+    /// How long a credential of it lives, in seconds; `None` for an agent's, which its retirement
+    /// ends.
+    #[must_use]
+    pub fn lifetime(&self) -> Option<i64> {
+        match self {
+            Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
+            Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
+            Self::Operator(_) | Self::Provisioner => Some(10 * 60),
+        }
+    }
+
+    /// The permissions of a user `conn` of this profile in `space`.
+    #[must_use]
+    pub fn permissions(&self, space: &Space, conn: &ConnId) -> Permissions {
+        let mut grant = Grant::new(space, conn);
+        match self {
+            Self::Agent(agent) => grant.agent(agent),
+            Self::Delivery(own) => grant.delivery(own),
+            Self::MembershipRw => grant.membership_rw(),
+            Self::Supervisor(own) => grant.supervisor(own),
+            Self::Operator(own) => grant.operator(own),
+            Self::Provisioner => grant.provisioner(),
+            Self::Observer(own) => grant.observer(own),
+            Self::Admin(own) => grant.admin(own),
+        }
+        grant.done()
+    }
+}
+
+impl SystemProfile {
+    /// The profile's name, as in files and messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MembershipObserver { .. } => "membership-observer",
+            Self::ConnectionEvictor => "connection-evictor",
+            Self::ClaimsPusher => "claims-pusher",
+        }
+    }
+
+    /// How long a credential of it lives, in seconds.
+    #[must_use]
+    pub fn lifetime(&self) -> i64 {
+        match self {
+            Self::MembershipObserver { .. } | Self::ConnectionEvictor => 30 * 24 * HOUR,
+            Self::ClaimsPusher => 5 * 60,
+        }
+    }
+
+    /// The permissions of a user `conn` of this profile. Never empty: a system-account user without
+    /// a permissions block is a broker admin.
+    #[must_use]
+    pub fn permissions(&self, conn: &ConnId) -> Permissions {
+        let mut sub = vec![format!("{}.>", conn.inbox_prefix())];
+        let mut publish = vec![JS_INFO.to_owned(), JS_FLOW.to_owned()];
+        match self {
+            Self::MembershipObserver { account } => {
+                publish.extend([sys::connz(account), SYS_PING.to_owned()]);
+                sub.extend([sys::connects(account), sys::disconnects(account)]);
+            }
+            Self::ConnectionEvictor => publish.push(sys::kick("*")),
+            Self::ClaimsPusher => publish.push(SYS_CLAIMS_UPDATE.to_owned()),
+        }
+        Permissions {
+            pub_allow: publish,
+            sub_allow: sub,
+            ..Permissions::default()
+        }
+    }
+}
+
+/// Collects a space user's permissions; the helpers carry the names of `wire.md` §8.
+struct Grant<'a> {
+    space: &'a Space,
+    publish: Vec<String>,
+    deny: Vec<String>,
+    subscribe: Vec<String>,
+}
+
+impl<'a> Grant<'a> {
+    fn new(space: &'a Space, conn: &ConnId) -> Self {
+        Self {
+            space,
+            publish: vec![JS_INFO.to_owned(), JS_FLOW.to_owned()],
+            deny: Vec::new(),
+            subscribe: vec![format!("{}.>", conn.inbox_prefix())],
+        }
+    }
+
+    fn done(self) -> Permissions {
+        Permissions {
+            pub_allow: self.publish,
+            pub_deny: self.deny,
+            sub_allow: self.subscribe,
+            sub_deny: Vec::new(),
+        }
+    }
+
+    fn api(&mut self, call: &str) {
+        self.publish.push(format!("$JS.API.{call}"));
+    }
+
+    fn stream_info(&mut self, stream: &str) {
+        self.api(&format!("STREAM.INFO.{stream}"));
+    }
+
+    fn kv(&mut self, bucket: Bucket) {
+        let stream = self.space.kv_stream(bucket);
+        self.stream_info(&stream);
+        self.api(&format!("STREAM.MSG.GET.{stream}"));
+        self.api(&format!("CONSUMER.CREATE.{stream}"));
+        for call in ["CREATE", "INFO", "DELETE"] {
+            self.api(&format!("CONSUMER.{call}.{stream}.>"));
+        }
+        self.api(&format!("CONSUMER.MSG.NEXT.{stream}.*"));
+    }
+
+    fn kv_write(&mut self, bucket: Bucket, keys: &str) {
+        self.publish.push(self.space.kv_subject(bucket, keys));
+    }
+
+    fn pull(&mut self, stream: &str, durable: &str) {
+        self.api(&format!("CONSUMER.INFO.{stream}.{durable}"));
+        self.api(&format!("CONSUMER.MSG.NEXT.{stream}.{durable}"));
+        self.publish.push(format!("$JS.ACK.{stream}.{durable}.>"));
+    }
+
+    fn own(&mut self, stream: &str, durable: &str) {
+        self.pull(stream, durable);
+        self.api(&format!("CONSUMER.CREATE.{stream}.{durable}.>"));
+        self.api(&format!("CONSUMER.DELETE.{stream}.{durable}"));
+    }
+
+    /// A request subject of this caller and the reply leaf below it.
+    fn calls(&mut self, request_subject: String) {
+        self.subscribe.push(replies_of(&request_subject));
+        self.publish.push(request_subject);
+    }
+
+    /// A service's requests and the reply leaf below each.
+    fn serves(&mut self, all: String) {
+        self.publish.push(replies_of(&all));
+        self.subscribe.push(all);
+    }
+
+    fn agent(&mut self, agent: &AgentGrant) {
+        let space = self.space;
+        let own = &agent.lifecycle.principal;
+        self.subscribe
+            .extend(agent.read.iter().map(|p| space.chat_channel(p)));
+        self.calls(space.ctl(DELIVERY, own));
+        self.calls(space.live(DELIVERY, own));
+        self.publish
+            .extend(agent.post.iter().map(|p| space.chat_posts(own, p)));
+        self.publish
+            .extend([space.inst_from(own), space.svc_from(own)]);
+        self.kv_write(Bucket::Presence, own.as_str());
+        self.stream_info(&space.chat_stream());
+        self.kv(Bucket::Presence);
+        self.kv(Bucket::Channels);
+        let lease = space.kv_stream(Bucket::Delivery);
+        self.stream_info(&lease);
+        self.api(&format!("STREAM.MSG.GET.{lease}"));
+        self.history(agent);
+        self.pull(&space.dm_stream(), &space.dm_consumer(&agent.lifecycle));
+        self.pull(&space.dlv_stream(), &space.dlv_consumer(&agent.lifecycle));
+        if let Some(role) = &agent.role {
+            self.calls(space.ctl(ANYCAST_TAKE, own));
+            self.pull(&space.task_stream(), &space.svc_consumer(role));
+            self.stream_info(&space.task_stream());
+        }
+        self.agent_denials();
+    }
+
+    fn history(&mut self, agent: &AgentGrant) {
+        let chat = self.space.chat_stream();
+        let name = self.space.chathist_consumer(&agent.lifecycle);
+        for pattern in &agent.read {
+            let filter = self.space.chat_channel(pattern);
+            self.api(&format!("CONSUMER.CREATE.{chat}.{name}.{filter}"));
+        }
+        for call in ["INFO", "MSG.NEXT", "DELETE"] {
+            self.api(&format!("CONSUMER.{call}.{chat}.{name}"));
+        }
+    }
+
+    fn agent_denials(&mut self) {
+        let space = self.space;
+        let streams = [
+            space.dm_stream(),
+            space.task_stream(),
+            space.dlv_stream(),
+            space.inbox_stream(),
+        ];
+        for stream in streams {
+            self.deny.push(format!("$JS.API.CONSUMER.CREATE.{stream}"));
+            self.deny
+                .push(format!("$JS.API.CONSUMER.CREATE.{stream}.>"));
+            self.deny
+                .push(format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.>"));
+        }
+        self.deny.push("$JS.API.DIRECT.GET.>".to_owned());
+    }
+
+    fn delivery(&mut self, own: &Principal) {
+        let space = self.space;
+        for service in [DELIVERY, DELIVERY_ADMIN, ANYCAST_TAKE] {
+            self.serves(space.ctl_all(service));
+        }
+        self.serves(space.live_all(DELIVERY));
+        let prefix = space.prefix();
+        self.publish.push(format!("{prefix}.dinbox.*.*.*"));
+        self.publish.push(format!("{prefix}.dlv.*.*.*"));
+        self.publish.push(space.inst_from(own));
+        self.publish.push(space.ept_all("armed"));
+        self.delivery_streams();
+        for bucket in [
+            Bucket::Presence,
+            Bucket::Channels,
+            Bucket::Members,
+            Bucket::Acl,
+            Bucket::Delivery,
+            Bucket::Anycast,
+            Bucket::Dead,
+        ] {
+            self.kv(bucket);
+        }
+        self.kv_write(Bucket::Members, ">");
+        self.kv_write(Bucket::Delivery, "lease.*");
+        self.kv_write(Bucket::Anycast, ">");
+        self.kv_write(Bucket::Dead, ">");
+    }
+
+    fn delivery_streams(&mut self) {
+        let space = self.space;
+        let (chat, inbox, dlv) = (
+            space.chat_stream(),
+            space.inbox_stream(),
+            space.dlv_stream(),
+        );
+        let (task, ept_req) = (space.task_stream(), space.ept_req_stream());
+        self.own(&chat, FANOUT);
+        self.own(&inbox, READER);
+        self.own(&ept_req, TIMER_WRITER);
+        self.api(&format!("DIRECT.GET.{chat}"));
+        self.api(&format!("DIRECT.GET.{chat}.>"));
+        self.api(&format!("CONSUMER.INFO.{dlv}.*"));
+        for stream in [&chat, &inbox, &dlv, &task, &ept_req, &space.ept_stream()] {
+            self.stream_info(stream);
+        }
+        for stream in [&inbox, &dlv, &task] {
+            self.api(&format!("STREAM.MSG.GET.{stream}"));
+            self.api(&format!("STREAM.MSG.DELETE.{stream}"));
+        }
+    }
+
+    fn membership_rw(&mut self) {
+        self.kv(Bucket::Members);
+        self.kv(Bucket::Membership);
+        self.kv_write(Bucket::Membership, ">");
+    }
+
+    fn supervisor(&mut self, own: &Principal) {
+        let space = self.space;
+        self.calls(space.ctl(DELIVERY_ADMIN, own));
+        for bucket in [
+            Bucket::Acl,
+            Bucket::Members,
+            Bucket::Presence,
+            Bucket::Manager,
+        ] {
+            self.kv(bucket);
+        }
+        for bucket in [Bucket::Acl, Bucket::Manager, Bucket::Members] {
+            self.kv_write(bucket, ">");
+        }
+        for stream in [space.dm_stream(), space.dlv_stream(), space.task_stream()] {
+            self.api(&format!("CONSUMER.CREATE.{stream}.>"));
+            self.api(&format!("CONSUMER.INFO.{stream}.*"));
+            self.api(&format!("CONSUMER.DELETE.{stream}.*"));
+        }
+        for stream in [space.chat_stream(), space.dm_stream(), space.task_stream()] {
+            self.stream_info(&stream);
+        }
+    }
+
+    fn operator(&mut self, own: &Principal) {
+        let space = self.space;
+        for bucket in Bucket::ALL {
+            self.kv(bucket);
+        }
+        self.kv_write(Bucket::Channels, ">");
+        self.kv_write(Bucket::Dead, ">");
+        for config in space.stream_configs(0, false) {
+            self.stream_info(&config.name);
+        }
+        for stream in [space.inbox_stream(), space.dlv_stream()] {
+            self.api(&format!("STREAM.MSG.GET.{stream}"));
+        }
+        self.calls(space.live(DELIVERY, own));
+    }
+
+    fn provisioner(&mut self) {
+        let space = self.space;
+        let streams = space
+            .stream_configs(0, false)
+            .into_iter()
+            .map(|config| config.name);
+        let buckets = Bucket::ALL.iter().map(|&bucket| space.kv_stream(bucket));
+        for stream in streams.chain(buckets) {
+            for call in ["CREATE", "UPDATE", "INFO"] {
+                self.api(&format!("STREAM.{call}.{stream}"));
+            }
+            self.api(&format!("CONSUMER.CREATE.{stream}.>"));
+        }
+        self.kv_write(Bucket::Channels, ">");
+    }
+
+    fn observer(&mut self, own: &Principal) {
+        let space = self.space;
+        self.subscribe.push(space.chat_all());
+        for bucket in [Bucket::Presence, Bucket::Channels, Bucket::Membership] {
+            self.kv(bucket);
+        }
+        self.reads(&space.chat_stream());
+        self.calls(space.live(DELIVERY, own));
+    }
+
+    fn admin(&mut self, own: &Principal) {
+        self.observer(own);
+        let space = self.space;
+        self.subscribe.extend([space.inst_all(), space.svc_all()]);
+        self.reads(&space.dm_stream());
+    }
+
+    /// Consumers of a stream, of any name.
+    fn reads(&mut self, stream: &str) {
+        self.stream_info(stream);
+        self.api(&format!("CONSUMER.CREATE.{stream}"));
+        for call in ["CREATE", "INFO", "DELETE"] {
+            self.api(&format!("CONSUMER.{call}.{stream}.>"));
+        }
+        self.api(&format!("CONSUMER.MSG.NEXT.{stream}.*"));
+        self.publish.push(format!("$JS.ACK.{stream}.>"));
+    }
+}
