@@ -1,0 +1,379 @@
+//! Pid records: which process serves a space, and how far to believe it (LIF-11).
+//!
+//! The `.pid` file holds the bare number, so `kill $(cat …)` works. Beside it stands a guard: the
+//! lock under which records change, holding the number again with the moment its process
+//! started. A record is disbelieved only on proof; whatever cannot be read proves nothing.
+
+use std::path::{Path, PathBuf};
+
+use cotal_wire::Space;
+
+use crate::files::{self, FileError, Privacy};
+use crate::lock::{FileLock, LockError};
+use crate::process::{self, Birth};
+
+/// Why a record could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The guard could not be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}
+
+/// Which long-running command a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// `cotal deliver`.
+    Delivery,
+    /// `cotal manage`.
+    Manager,
+}
+
+impl Component {
+    /// The subcommand that the component's command line names.
+    #[must_use]
+    pub fn subcommand(self) -> &'static str {
+        match self {
+            Self::Delivery => "deliver",
+            Self::Manager => "manage",
+        }
+    }
+}
+
+/// What a record is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// There is no record.
+    Absent,
+    /// The process lives and nothing speaks against it being the component.
+    Live {
+        /// Its number.
+        pid: u32,
+    },
+    /// The record is provably not of a living component: clear it, signal nobody.
+    Stale(Stale),
+}
+
+/// The proof that a record is stale.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Stale {
+    /// The file does not hold a process number.
+    #[error("the record holds no process number")]
+    Garbled,
+    /// No such process runs.
+    #[error("process {0} is gone")]
+    Gone(u32),
+    /// A process that started at another moment has the number now.
+    #[error("process {0} started after the record was written")]
+    Reused(u32),
+    /// The process is another program, or the component of another space.
+    #[error("process {0} is another program")]
+    OtherProgram(u32),
+}
+
+/// The pid record of one component of one space.
+#[derive(Debug, Clone)]
+pub struct PidFile {
+    path: PathBuf,
+    component: Component,
+    space: Space,
+}
+
+impl PidFile {
+    /// The record at `path`; nothing is touched yet.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, component: Component, space: &Space) -> Self {
+        Self {
+            path: path.into(),
+            component,
+            space: space.clone(),
+        }
+    }
+
+    /// The record's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records `pid`; a daemon does this about itself once it holds the lease.
+    ///
+    /// # Errors
+    /// When the files cannot be locked or written.
+    pub fn write(&self, pid: u32) -> Result<(), RecordError> {
+        let _held = FileLock::exclusive(&self.lock_path())?;
+        match process::birth(pid) {
+            Some(birth) => {
+                let text = format!("{pid} {} {}\n", birth.ticks, birth.boot);
+                files::replace(&self.birth_path(), text.as_bytes(), Privacy::Public)?;
+            }
+            None => drop(files::remove(&self.birth_path())?),
+        }
+        Ok(files::replace(
+            &self.path,
+            format!("{pid}\n").as_bytes(),
+            Privacy::Public,
+        )?)
+    }
+
+    /// Removes the record if it still names `pid`; tells whether it did. A successor's stays.
+    ///
+    /// # Errors
+    /// When the files cannot be locked, read or removed.
+    pub fn remove_if(&self, pid: u32) -> Result<bool, RecordError> {
+        let _held = FileLock::exclusive(&self.lock_path())?;
+        match self.recorded()? {
+            Some(Some(recorded)) if recorded == pid => self.clear().map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes the record if it is stale, judged again under the lock; tells whether it was.
+    ///
+    /// # Errors
+    /// When the files cannot be locked, read or removed.
+    pub fn remove_if_stale(&self) -> Result<bool, RecordError> {
+        let _held = FileLock::exclusive(&self.lock_path())?;
+        match self.verify()? {
+            Standing::Stale(_) => self.clear().map(|()| true),
+            Standing::Absent | Standing::Live { .. } => Ok(false),
+        }
+    }
+
+    /// Judges the record.
+    ///
+    /// # Errors
+    /// When the record exists and cannot be read.
+    pub fn verify(&self) -> Result<Standing, RecordError> {
+        let pid = match self.recorded()? {
+            None => return Ok(Standing::Absent),
+            Some(None) => return Ok(Standing::Stale(Stale::Garbled)),
+            Some(Some(pid)) => pid,
+        };
+        if !process::is_alive(pid) {
+            return Ok(Standing::Stale(Stale::Gone(pid)));
+        }
+        if let (Some(then), Some(now)) = (self.recorded_birth(pid), process::birth(pid))
+            && then != now
+        {
+            return Ok(Standing::Stale(Stale::Reused(pid)));
+        }
+        let command_line = process::command_line(pid);
+        if command_line.is_some_and(|args| !names(&args, self.component, &self.space)) {
+            return Ok(Standing::Stale(Stale::OtherProgram(pid)));
+        }
+        Ok(Standing::Live { pid })
+    }
+
+    /// `None`: no record; `Some(None)`: a record without a number.
+    fn recorded(&self) -> Result<Option<Option<u32>>, FileError> {
+        let text = files::read(&self.path)?;
+        Ok(text.map(|t| t.trim().parse().ok().filter(|pid| *pid != 0)))
+    }
+
+    /// The birth written with this record; that of another number says nothing about this one.
+    fn recorded_birth(&self, pid: u32) -> Option<Birth> {
+        let text = files::read(&self.birth_path()).ok()??;
+        let mut fields = text.split_ascii_whitespace();
+        let of: u32 = fields.next()?.parse().ok()?;
+        let ticks = fields.next()?.parse().ok()?;
+        let boot = fields.next()?.to_owned();
+        (of == pid && fields.next().is_none()).then_some(Birth { boot, ticks })
+    }
+
+    /// The number goes first: a birth without a number is nothing, the reverse would be believed.
+    fn clear(&self) -> Result<(), RecordError> {
+        files::remove(&self.path)?;
+        files::remove(&self.birth_path())?;
+        Ok(())
+    }
+
+    fn birth_path(&self) -> PathBuf {
+        self.path.with_extension("pid.birth")
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.path.with_extension("pid.lock")
+    }
+}
+
+/// Whether a command line is that of the component, for this space as far as it names one.
+///
+/// A multi-space host (`--spaces`) is nobody's daemon here: stopping it would stop other spaces.
+fn names(args: &[String], component: Component, space: &Space) -> bool {
+    let Some(program) = args.iter().position(|arg| is_cotal(arg)) else {
+        return false;
+    };
+    let after = &args[program + 1..];
+    if !after.iter().any(|arg| arg == component.subcommand()) {
+        return false;
+    }
+    if after
+        .iter()
+        .any(|arg| arg == "--spaces" || arg.starts_with("--spaces="))
+    {
+        return false;
+    }
+    named_space(after).is_none_or(|named| Space::from_name(named).as_ref() == Ok(space))
+}
+
+fn is_cotal(arg: &str) -> bool {
+    Path::new(arg)
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("cotal"))
+}
+
+fn named_space(args: &[String]) -> Option<&str> {
+    let at = args.iter().position(|arg| arg == "--space");
+    let next = at.and_then(|i| args.get(i + 1)).map(String::as_str);
+    next.or_else(|| args.iter().find_map(|arg| arg.strip_prefix("--space=")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Running(Child);
+
+    impl Running {
+        /// A process whose command line is exactly `args`; it only sleeps.
+        fn with(args: &[&str]) -> Self {
+            let mut command = Command::new("sh");
+            command
+                .arg0(args[0])
+                .args(["-c", "read _"])
+                .args(&args[1..]);
+            let running = Self(command.stdin(std::process::Stdio::piped()).spawn().unwrap());
+            process::tests::wait_for_command_line(running.pid());
+            running
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.id()
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn record() -> (tempfile::TempDir, PidFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::parse("main").unwrap();
+        let file = PidFile::new(
+            dir.path().join("delivery.main.pid"),
+            Component::Delivery,
+            &space,
+        );
+        (dir, file)
+    }
+
+    #[test]
+    fn lif_11_a_living_daemon_is_believed_and_the_file_is_its_bare_number() {
+        let (_dir, file) = record();
+        assert_eq!(file.verify().unwrap(), Standing::Absent);
+        let daemon = Running::with(&["cotal", "deliver", "--space", "main"]);
+        file.write(daemon.pid()).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(file.path()).unwrap(),
+            format!("{}\n", daemon.pid())
+        );
+        assert_eq!(file.verify().unwrap(), Standing::Live { pid: daemon.pid() });
+        assert!(!file.remove_if_stale().unwrap());
+    }
+
+    #[test]
+    fn lif_11_a_dead_process_makes_the_record_stale_and_it_is_cleared() {
+        let (dir, file) = record();
+        let daemon = Running::with(&["cotal", "deliver"]);
+        let pid = daemon.pid();
+        file.write(pid).unwrap();
+        drop(daemon);
+        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Gone(pid)));
+        assert!(file.remove_if_stale().unwrap());
+        assert_eq!(file.verify().unwrap(), Standing::Absent);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "only the lock stays: {left:?}");
+    }
+
+    #[test]
+    fn lif_11_another_program_is_never_taken_for_the_daemon() {
+        for args in [
+            &["vim", "notes"][..],
+            &["cotal", "up", "--space", "main"],
+            &["cotal", "deliver", "--spaces", "host.json"],
+            &["cotal", "deliver", "--space", "other"],
+            &["cotal", "deliver", "--space=other"],
+            &["deliver", "main"],
+        ] {
+            let (_dir, file) = record();
+            let other = Running::with(args);
+            file.write(other.pid()).unwrap();
+            let wanted = Standing::Stale(Stale::OtherProgram(other.pid()));
+            assert_eq!(file.verify().unwrap(), wanted, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn lif_11_a_reused_number_is_seen_even_when_the_new_process_is_a_daemon() {
+        let (_dir, file) = record();
+        let daemon = Running::with(&["cotal", "deliver", "--space", "main"]);
+        let pid = daemon.pid();
+        file.write(pid).unwrap();
+        let mut birth = process::birth(pid).unwrap();
+        birth.ticks -= 1;
+        let text = format!("{pid} {} {}\n", birth.ticks, birth.boot);
+        std::fs::write(file.birth_path(), text).unwrap();
+        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Reused(pid)));
+    }
+
+    #[test]
+    fn lif_11_what_cannot_be_read_proves_nothing() {
+        let (_dir, file) = record();
+        let daemon = Running::with(&["cotal", "deliver"]);
+        let live = Standing::Live { pid: daemon.pid() };
+        std::fs::write(file.path(), daemon.pid().to_string()).unwrap();
+        assert_eq!(file.verify().unwrap(), live, "a record written by hand");
+        for text in ["", "garbage", "1 2 3", &format!("{} x y", daemon.pid())] {
+            std::fs::write(file.birth_path(), text).unwrap();
+            assert_eq!(file.verify().unwrap(), live, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn lif_11_a_record_without_a_number_is_stale() {
+        for text in ["", "x", "0", "-1", "1 2"] {
+            let (_dir, file) = record();
+            std::fs::write(file.path(), text).unwrap();
+            assert_eq!(
+                file.verify().unwrap(),
+                Standing::Stale(Stale::Garbled),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn lif_11_only_the_own_record_is_removed() {
+        let (_dir, file) = record();
+        let (old, new) = (
+            Running::with(&["cotal", "deliver"]),
+            Running::with(&["cotal", "deliver"]),
+        );
+        file.write(old.pid()).unwrap();
+        file.write(new.pid()).unwrap();
+        assert!(!file.remove_if(old.pid()).unwrap());
+        assert_eq!(file.verify().unwrap(), Standing::Live { pid: new.pid() });
+        assert!(file.remove_if(new.pid()).unwrap());
+        assert!(!file.remove_if(new.pid()).unwrap());
+    }
+}
