@@ -1,0 +1,446 @@
+//! One connection: how it is made, watched, moved onto new creds and closed.
+//!
+//! Invariant: it presents what its [`CredsSource`] holds *now* at every (re)connect, it never falls back
+//! from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{AuthError, ConnectErrorKind, Subject};
+use data_encoding::BASE32_NOPAD;
+use tokio::sync::{broadcast, watch};
+
+use crate::creds::{Claims, Creds, CredsError, CredsSource};
+use crate::error::{ConnectError, Denial, NatsError};
+use crate::event::{ConnEvent, ConnState, Hub, Phase};
+
+/// The broker is noticed as gone after about three of these, because the client allows two pending pings.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A redial waits at most this long, so that a broker which is back is found at once.
+const MAX_REDIAL_DELAY: Duration = Duration::from_millis(500);
+/// Messages a subscription buffers before the client drops them; far above any pull in flight.
+const SUBSCRIPTION_CAPACITY: usize = 65_536;
+
+/// The transport that is demanded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Plaintext unless the broker itself asks for TLS.
+    #[default]
+    Plain,
+    /// TLS or nothing: a plaintext listener is refused.
+    Required {
+        /// Trusted roots in PEM; the system's when absent.
+        ca: Option<PathBuf>,
+    },
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    pub url: String,
+    /// The name the broker lists the connection under.
+    pub name: String,
+    /// What to present, asked anew at every connect.
+    pub creds: CredsSource,
+    /// The transport demanded.
+    pub tls: TlsMode,
+    /// Time between pings.
+    pub ping_interval: Duration,
+    /// Keep dialling instead of failing when the first attempt fails.
+    pub retry_initial: bool,
+    /// How long a request waits for its answer unless it says otherwise.
+    pub request_timeout: Duration,
+}
+
+impl ConnectOptions {
+    /// The defaults of infrastructure connections.
+    pub fn new(url: impl Into<String>, name: impl Into<String>, creds: CredsSource) -> Self {
+        Self {
+            url: url.into(),
+            name: name.into(),
+            creds,
+            tls: TlsMode::Plain,
+            ping_interval: PING_INTERVAL,
+            retry_initial: false,
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
+
+    /// Demands this transport.
+    #[must_use]
+    pub fn tls(mut self, tls: TlsMode) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Dials until it succeeds.
+    #[must_use]
+    pub fn retry_initial(mut self) -> Self {
+        self.retry_initial = true;
+        self
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) client: async_nats::Client,
+    pub(crate) hub: Arc<Hub>,
+    conn_id: String,
+    inbox: String,
+    creds: CredsSource,
+    pub(crate) request_timeout: Duration,
+    next_token: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A client that redials would do so for ever; the flag lets its next attempt end it.
+        self.hub.abandon();
+    }
+}
+
+/// A connection to the broker. Clones share it; it closes when the last one is gone.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Connection {
+    /// Connects. With `retry_initial` it returns at once and [`state`](Self::state) tells the rest.
+    pub async fn connect(options: ConnectOptions) -> Result<Self, NatsError> {
+        let conn_id = match options.creds.current().map_err(ConnectError::from)? {
+            Some(creds) => {
+                creds.check_life().map_err(ConnectError::from)?;
+                creds.nkey().to_owned()
+            }
+            None => random_conn_id()?,
+        };
+        let hub = Arc::new(Hub::new());
+        let inbox = format!("_INBOX_{conn_id}");
+        let client = client_options(&options, &conn_id, &inbox, &hub)
+            .connect(options.url.as_str())
+            .await
+            .map_err(|e| classify_connect(&e, &options))?;
+        let connection = Self {
+            inner: Arc::new(Inner {
+                client,
+                hub,
+                conn_id,
+                inbox,
+                creds: options.creds,
+                request_timeout: options.request_timeout,
+                next_token: AtomicU64::new(0),
+            }),
+        };
+        if !options.retry_initial {
+            connection.connected(HANDSHAKE_TIMEOUT).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Everything that happens from now on.
+    pub fn events(&self) -> broadcast::Receiver<ConnEvent> {
+        self.inner.hub.events.subscribe()
+    }
+
+    /// The permissions violations from now on.
+    pub fn denials(&self) -> broadcast::Receiver<Denial> {
+        self.inner.hub.denials.subscribe()
+    }
+
+    /// The state and its changes.
+    pub fn state(&self) -> watch::Receiver<ConnState> {
+        self.inner.hub.state.subscribe()
+    }
+
+    /// Whether the connection is usable now.
+    pub fn is_connected(&self) -> bool {
+        self.inner.client.connection_state() == State::Connected
+            && self.inner.hub.state.borrow().is_connected()
+    }
+
+    /// Waits until the connection is usable.
+    pub async fn connected(&self, within: Duration) -> Result<(), NatsError> {
+        let mut state = self.state();
+        let settled = state.wait_for(|s| matches!(s.phase, Phase::Connected | Phase::Closed));
+        match tokio::time::timeout(within, settled).await {
+            Ok(Ok(state)) if state.is_connected() => Ok(()),
+            Ok(_) => Err(NatsError::Closed),
+            Err(_) => Err(NatsError::Timeout {
+                what: "the connection".into(),
+                after: within,
+            }),
+        }
+    }
+
+    /// Drops the transport and dials again with the current creds.
+    pub async fn force_reconnect(&self) -> Result<(), NatsError> {
+        self.inner
+            .client
+            .force_reconnect()
+            .await
+            .map_err(|_| NatsError::Closed)
+    }
+
+    /// Moves the connection onto other creds of the same nkey and waits until it is back.
+    pub async fn adopt(&self, creds: Creds, within: Duration) -> Result<(), NatsError> {
+        if creds.nkey() != self.conn_id() {
+            return Err(ConnectError::Creds(CredsError::Identity {
+                expected: self.conn_id().to_owned(),
+                found: creds.nkey().to_owned(),
+            })
+            .into());
+        }
+        let drops = self.inner.hub.state.borrow().drops;
+        let mut state = self.state();
+        self.inner.creds.replace(creds);
+        self.force_reconnect().await?;
+        let moved = state.wait_for(|s| s.drops > drops && s.is_connected());
+        match tokio::time::timeout(within, moved).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(NatsError::Closed),
+            Err(_) => Err(NatsError::Timeout {
+                what: "the reconnect".into(),
+                after: within,
+            }),
+        }
+    }
+
+    /// Sends what is queued, then closes. A connection that is down is given up at once.
+    pub async fn close(&self, within: Duration) {
+        if self.is_connected() {
+            let mut state = self.state();
+            if self.inner.client.drain().await.is_ok() {
+                let closed = state.wait_for(|s| s.phase == Phase::Closed);
+                let _ = tokio::time::timeout(within, closed).await;
+            }
+        }
+        self.inner.hub.abandon();
+    }
+
+    /// Hands everything queued so far to the operating system.
+    pub async fn flush(&self) -> Result<(), NatsError> {
+        self.inner
+            .client
+            .flush()
+            .await
+            .map_err(|_| NatsError::Closed)
+    }
+
+    /// The largest message the broker accepts, headers included.
+    pub fn max_payload(&self) -> usize {
+        self.inner.client.max_payload()
+    }
+
+    /// The broker's version, such as `2.15.1`.
+    pub fn server_version(&self) -> String {
+        self.inner.client.server_info().version
+    }
+
+    /// Whether the broker is at least of this version.
+    pub fn server_at_least(&self, major: i64, minor: i64, patch: i64) -> bool {
+        self.inner.client.is_server_compatible(major, minor, patch)
+    }
+
+    /// The broker's id.
+    pub fn server_id(&self) -> String {
+        self.inner.client.server_info().server_id
+    }
+
+    /// The broker's name.
+    pub fn server_name(&self) -> String {
+        self.inner.client.server_info().server_name
+    }
+
+    /// The number the broker lists this connection under; it changes with every reconnect.
+    pub fn client_id(&self) -> u64 {
+        self.inner.client.server_info().client_id
+    }
+
+    /// The connection's nkey, or a random stand-in when it is anonymous.
+    pub fn conn_id(&self) -> &str {
+        &self.inner.conn_id
+    }
+
+    /// The prefix of every reply inbox, without a trailing dot.
+    pub fn inbox_prefix(&self) -> &str {
+        &self.inner.inbox
+    }
+
+    /// Where this connection gets its creds.
+    pub fn creds(&self) -> &CredsSource {
+        &self.inner.creds
+    }
+
+    /// A reply inbox of exactly two tokens that no one else on this connection uses.
+    pub(crate) fn new_inbox(&self) -> String {
+        let n = self.inner.next_token.fetch_add(1, Ordering::Relaxed);
+        format!("{}.i{n:x}", self.inner.inbox)
+    }
+
+    pub(crate) fn client(&self) -> &async_nats::Client {
+        &self.inner.client
+    }
+
+    pub(crate) fn drops(&self) -> u64 {
+        self.inner.hub.state.borrow().drops
+    }
+
+    /// Refuses what the broker would refuse silently.
+    pub(crate) fn check_size(&self, what: &Subject, size: usize) -> Result<(), NatsError> {
+        let max = self.max_payload();
+        if size > max {
+            return Err(NatsError::TooLarge {
+                what: format!("a message to {what}"),
+                size,
+                max,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn client_options(
+    options: &ConnectOptions,
+    conn_id: &str,
+    inbox: &str,
+    hub: &Arc<Hub>,
+) -> async_nats::ConnectOptions {
+    let base = auth_options(options.creds.clone(), conn_id.to_owned());
+    let events = Arc::clone(hub);
+    let redials = Arc::clone(hub);
+    let mut base = base
+        .name(&options.name)
+        .custom_inbox_prefix(inbox)
+        .ping_interval(options.ping_interval)
+        .connection_timeout(HANDSHAKE_TIMEOUT)
+        .request_timeout(Some(options.request_timeout))
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
+        .ignore_discovered_servers()
+        .max_reconnects(None)
+        .reconnect_delay_callback(move |attempts| redial_delay(&redials, attempts))
+        .event_callback(move |event| {
+            events.on_client_event(event);
+            std::future::ready(())
+        });
+    if let TlsMode::Required { ca } = &options.tls {
+        base = base.require_tls(true);
+        if let Some(ca) = ca {
+            base = base.add_root_certificates(ca.clone());
+        }
+    }
+    if options.retry_initial {
+        base.retry_on_initial_connect()
+    } else {
+        base
+    }
+}
+
+fn auth_options(source: CredsSource, conn_id: String) -> async_nats::ConnectOptions {
+    if matches!(source.current(), Ok(None)) {
+        return async_nats::ConnectOptions::new();
+    }
+    async_nats::ConnectOptions::with_auth_callback(move |nonce| {
+        std::future::ready(present(&source, &conn_id, &nonce).map_err(AuthError::new))
+    })
+}
+
+fn present(
+    source: &CredsSource,
+    conn_id: &str,
+    nonce: &[u8],
+) -> Result<async_nats::Auth, CredsError> {
+    let mut auth = async_nats::Auth::new();
+    let Some(creds) = source.current()? else {
+        return Ok(auth);
+    };
+    if creds.nkey() != conn_id {
+        return Err(CredsError::Identity {
+            expected: conn_id.to_owned(),
+            found: creds.nkey().to_owned(),
+        });
+    }
+    creds.check_life()?;
+    auth.jwt = Some(creds.jwt().to_owned());
+    auth.signature = Some(creds.sign(nonce)?);
+    Ok(auth)
+}
+
+fn redial_delay(hub: &Hub, attempts: usize) -> Duration {
+    if hub.is_abandoned() {
+        // The client redials for as long as it has no limit of attempts, also when every handle is gone,
+        // and offers no other way to end it than to unwind its task.
+        std::panic::resume_unwind(Box::new("the connection was closed while it redialled"));
+    }
+    if attempts <= 1 {
+        return Duration::ZERO;
+    }
+    let exponent = u32::try_from(attempts.min(16)).unwrap_or(16);
+    Duration::from_millis(2_u64.saturating_pow(exponent)).min(MAX_REDIAL_DELAY)
+}
+
+/// As long as an nkey, so that nothing downstream meets two kinds of ids.
+fn random_conn_id() -> Result<String, NatsError> {
+    let mut bytes = [0_u8; 34];
+    getrandom::fill(&mut bytes).map_err(|e| NatsError::malformed("kernel randomness", e))?;
+    let mut id = String::from("U");
+    id.push_str(&BASE32_NOPAD.encode(&bytes));
+    Ok(id)
+}
+
+fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) -> ConnectError {
+    let url = options.url.clone();
+    let detail = error.to_string();
+    let looks_like_tls = ["TLS", "tls", "certificate", "corrupt message", "handshake"]
+        .iter()
+        .any(|needle| detail.contains(needle));
+    match error.kind() {
+        ConnectErrorKind::ServerParse | ConnectErrorKind::Dns => {
+            ConnectError::Address { url, detail }
+        }
+        ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            ConnectError::Rejected { url, detail }
+        }
+        ConnectErrorKind::TimedOut => ConnectError::Timeout {
+            url,
+            after: HANDSHAKE_TIMEOUT,
+        },
+        ConnectErrorKind::Tls => ConnectError::Tls { url, detail },
+        ConnectErrorKind::Io if detail.to_ascii_lowercase().contains("authentication") => {
+            ConnectError::Rejected { url, detail }
+        }
+        ConnectErrorKind::Io if options.tls != TlsMode::Plain && looks_like_tls => {
+            ConnectError::Tls { url, detail }
+        }
+        ConnectErrorKind::Io | ConnectErrorKind::MaxReconnects => {
+            ConnectError::Unreachable { url, detail }
+        }
+    }
+}
+
+/// What a proof connection showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The claims of the accepted JWT.
+    pub claims: Claims,
+    /// The broker that accepted it.
+    pub server_id: String,
+}
+
+/// Shows on a short connection of its own that the broker accepts `creds`.
+pub async fn prove(options: &ConnectOptions, creds: Creds) -> Result<Proof, NatsError> {
+    let claims = creds.claims().clone();
+    let mut options = options.clone();
+    options.creds = CredsSource::new(creds);
+    options.retry_initial = false;
+    let connection = Connection::connect(options).await?;
+    let server_id = connection.server_id();
+    connection.close(Duration::from_secs(1)).await;
+    Ok(Proof { claims, server_id })
+}

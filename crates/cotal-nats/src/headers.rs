@@ -1,0 +1,77 @@
+//! Names of the NATS headers this project reads or writes, and the wire form of a header block.
+
+use async_nats::{HeaderMap, HeaderName};
+
+/// Deduplication key of a publish.
+pub const MSG_ID: &str = "Nats-Msg-Id";
+/// Compare-and-set against the subject's last sequence.
+pub const EXPECTED_LAST_SUBJECT_SEQ: &str = "Nats-Expected-Last-Subject-Sequence";
+/// The stream a publish must land in.
+pub const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+/// Operation of a KV marker.
+pub const KV_OPERATION: &str = "KV-Operation";
+/// Replaces what the subject (`sub`) or the stream (`all`) holds.
+pub const ROLLUP: &str = "Nats-Rollup";
+/// Why the broker itself wrote a marker: `MaxAge`, `Purge` or `Remove`.
+pub const MARKER_REASON: &str = "Nats-Marker-Reason";
+/// Lifetime of a single message.
+pub const TTL: &str = "Nats-TTL";
+/// When a scheduled message fires.
+pub const SCHEDULE: &str = "Nats-Schedule";
+/// Where a scheduled message is published when it fires.
+pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
+/// Set by the broker on a message that a schedule fired.
+pub const SCHEDULER: &str = "Nats-Scheduler";
+/// Stream of a directly read message.
+pub(crate) const STREAM: &str = "Nats-Stream";
+/// Subject of a directly read message.
+pub(crate) const SUBJECT: &str = "Nats-Subject";
+/// Sequence of a directly read message.
+pub(crate) const SEQUENCE: &str = "Nats-Sequence";
+/// Instant of a directly read message.
+pub(crate) const TIME_STAMP: &str = "Nats-Time-Stamp";
+/// How many messages of an ended pull were not delivered.
+pub(crate) const PENDING_MESSAGES: &str = "Nats-Pending-Messages";
+
+const PREAMBLE: &str = "NATS/1.0";
+
+/// One header value as text.
+pub fn get<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
+    headers?
+        .get(HeaderName::from_static(name))
+        .map(async_nats::HeaderValue::as_str)
+}
+
+/// One header value as a number.
+pub(crate) fn number(headers: Option<&HeaderMap>, name: &'static str) -> Option<u64> {
+    get(headers, name)?.parse().ok()
+}
+
+/// Reads a header block as the broker stores it; a line without a colon is skipped.
+pub(crate) fn parse_block(block: &[u8]) -> Option<HeaderMap> {
+    let text = std::str::from_utf8(block).ok()?;
+    let mut map = HeaderMap::new();
+    for line in text.strip_prefix(PREAMBLE)?.lines().skip(1) {
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
+        if let Ok(name) = name.trim().parse::<HeaderName>() {
+            map.append(name, value.trim());
+        }
+    }
+    Some(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_block_is_read() {
+        let map = parse_block(b"NATS/1.0\r\nNats-Msg-Id: a:b\r\nX:  y \r\n\r\n").expect("a block");
+        assert_eq!(get(Some(&map), MSG_ID), Some("a:b"));
+        assert_eq!(get(Some(&map), "X"), Some("y"));
+        assert_eq!(get(Some(&map), ROLLUP), None);
+        assert!(parse_block(b"HTTP/1.1\r\n\r\n").is_none());
+    }
+}

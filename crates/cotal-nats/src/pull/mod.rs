@@ -1,0 +1,167 @@
+//! Pull consumers: overlapping pull requests, and messages that are acked by whoever owns them.
+//!
+//! Invariant: what is asked for and not yet delivered never exceeds `batch` by more than one refill, so
+//! a slow reader holds back the broker and not its own memory.
+
+mod delivery;
+mod requests;
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::time::Instant;
+
+pub(crate) use delivery::AckInfo;
+pub use delivery::Delivery;
+pub(crate) use requests::{Incoming, PullRequests};
+
+use crate::connection::Connection;
+use crate::error::NatsError;
+
+/// How to pull.
+#[derive(Clone, Copy, Debug)]
+pub struct PullOptions {
+    /// Messages asked for and not yet delivered.
+    pub batch: usize,
+    /// Bytes per pull request; 0 is no limit.
+    pub max_bytes: usize,
+    /// Lifetime of one pull request at the broker.
+    pub expires: Duration,
+    /// The broker says this often that it is there; silence for twice as long is an error.
+    pub idle_heartbeat: Duration,
+}
+
+impl Default for PullOptions {
+    fn default() -> Self {
+        Self {
+            batch: 1_000,
+            max_bytes: 0,
+            expires: Duration::from_secs(30),
+            idle_heartbeat: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a pull brought nothing. After [`PullError::is_fatal`] the consumer must be opened anew.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PullError {
+    /// Someone deleted the consumer while it was pulled from.
+    #[error("consumer {consumer} on {stream} was deleted")]
+    ConsumerDeleted {
+        /// Its stream.
+        stream: String,
+        /// Its name.
+        consumer: String,
+    },
+    /// There is no such consumer (or no such stream).
+    #[error("there is no consumer {consumer} on {stream}")]
+    NoSuchConsumer {
+        /// Its stream.
+        stream: String,
+        /// Its name.
+        consumer: String,
+    },
+    /// Neither messages nor heartbeats came; pulls are sent anew at the next call.
+    #[error("no heartbeat of consumer {consumer} on {stream} for {silence:?}")]
+    MissedHeartbeat {
+        /// Its stream.
+        stream: String,
+        /// Its name.
+        consumer: String,
+        /// How long nothing came.
+        silence: Duration,
+    },
+    /// The broker ended the pull for its own reason.
+    #[error("the broker ended the pull from {consumer} on {stream}: {description} (code {code})")]
+    Refused {
+        /// Its stream.
+        stream: String,
+        /// Its name.
+        consumer: String,
+        /// HTTP-like class.
+        code: u16,
+        /// The broker's sentence, verbatim.
+        description: String,
+    },
+    /// Denied, closed, and what else can befall a connection.
+    #[error(transparent)]
+    Nats(#[from] NatsError),
+}
+
+impl PullError {
+    /// Whether pulling on is pointless.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::ConsumerDeleted { .. } | Self::NoSuchConsumer { .. } => true,
+            Self::MissedHeartbeat { .. } | Self::Refused { .. } => false,
+            Self::Nats(error) => matches!(error, NatsError::Denied { .. } | NatsError::Closed),
+        }
+    }
+}
+
+/// A pull consumer bound by name.
+#[derive(Debug)]
+pub struct PullConsumer {
+    connection: Connection,
+    requests: PullRequests,
+}
+
+impl PullConsumer {
+    /// Binds to an existing consumer. Whether it exists shows with the first pull.
+    pub async fn open(
+        connection: &Connection,
+        stream: &str,
+        consumer: &str,
+        options: PullOptions,
+    ) -> Result<Self, PullError> {
+        let requests = PullRequests::open(connection, stream, consumer, options).await?;
+        Ok(Self {
+            connection: connection.clone(),
+            requests,
+        })
+    }
+
+    /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty
+    /// when `wait` is over. Survives reconnects. Cancel-safe as long as nothing was taken: a message is
+    /// only taken out when the call is about to return.
+    pub async fn next_batch(
+        &mut self,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, PullError> {
+        let deadline = Instant::now() + wait;
+        let Some(first) = self.requests.next_message(deadline).await? else {
+            return Ok(Vec::new());
+        };
+        let mut batch = vec![self.own(first)?];
+        while batch.len() < max {
+            match self.requests.inbox.next().now_or_never() {
+                Some(Some(message)) => match self.requests.classify(message) {
+                    Incoming::Message(message) => batch.push(self.own(message)?),
+                    Incoming::Status => {}
+                    Incoming::Error(error) => {
+                        self.requests.postpone(error);
+                        break;
+                    }
+                },
+                _ => break,
+            }
+        }
+        self.requests.refill().await?;
+        Ok(batch)
+    }
+
+    /// The name this consumer is bound by.
+    pub fn consumer(&self) -> &str {
+        self.requests.consumer()
+    }
+
+    /// Takes the consumer's undelivered pulls back, by leaving their inbox.
+    pub async fn close(mut self) {
+        let _ = self.requests.inbox.unsubscribe().await;
+    }
+
+    fn own(&self, message: async_nats::Message) -> Result<Delivery, PullError> {
+        Ok(Delivery::new(&self.connection, message)?)
+    }
+}
