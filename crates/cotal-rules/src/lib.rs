@@ -1,1 +1,16 @@
 //! The decisions of the delivery service as pure functions and small state machines.
+//!
+//! Purpose: whatever the daemon decides is decided here, over wire types, and returned as data that
+//! the shell performs. Invariant: no I/O, no clock, no randomness; `now_ms` and ids are arguments,
+//! so that every decision can be tried with a table and every interleaving with a model.
+
+pub mod authorize;
+pub mod directory;
+pub mod fanout;
+pub mod membership;
+pub mod overflow;
+pub mod waiting;
+
+pub use authorize::{DenyReason, Verdict, verdict};
+pub use directory::{Acl, Applied, Directory, GarbledMember, Membership, Resolved};
+pub use fanout::{Copy, Plan, Post, plan};
