@@ -1,2 +1,68 @@
-//! The Cotal command line: mesh, daemon and agent commands in one binary.
-fn main() {}
+//! The `cotal` binary.
+//!
+//! Purpose: the one place that prints, reads the environment and decides exit codes. Invariant:
+//! standard output carries data only, so that it can be piped; everything said to a person goes to
+//! standard error.
+
+mod cli;
+mod commands;
+mod context;
+mod exit;
+mod logging;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use mimalloc::MiMalloc;
+
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::exit::Exit;
+
+/// Gives freed pages back sooner than the system's allocator: an idle daemon stays small.
+#[global_allocator]
+static GLOBAL: MiMalloc = MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let ctx = Context::from_process(&cli.global);
+    match run(cli, &ctx) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            let exit = Exit::of(&error);
+            if exit != Exit::Ok {
+                ctx.out.error(&error);
+            }
+            exit.into()
+        }
+    }
+}
+
+fn run(cli: Cli, ctx: &Context) -> anyhow::Result<Exit> {
+    if !cli.command.logs_for_itself() {
+        logging::to_stderr(cli.global.log_format);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let exit = runtime.block_on(Box::pin(commands::run(cli.command, ctx)));
+    // A thread that still reads standard input must not keep a finished command alive.
+    runtime.shutdown_background();
+    exit
+}
+
+/// Help and version are answers, not mistakes; clap knows which stream each belongs to.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let exit = if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Ok
+    };
+    exit.into()
+}

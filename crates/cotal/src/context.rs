@@ -1,0 +1,188 @@
+//! Where a command is run: its root, its mesh, its credentials.
+//!
+//! The environment is read here, once.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use cotal_nats::{ConnectOptions, Creds, CredsSource, TlsMode};
+use cotal_wire::{Principal, Space};
+use cotal_workspace::{
+    FileStore, MeshEntry, MeshFile, MeshRegistry, Root, SecretKey, SecretKind, SecretStore,
+};
+
+use crate::cli::{Global, MeshArgs};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// The broker of a mesh that nothing else is recorded about.
+pub const DEFAULT_SERVER: &str = "nats://127.0.0.1:4222";
+
+/// The space of a root that names none.
+pub const DEFAULT_SPACE: &str = "main";
+
+/// What every command is given.
+#[derive(Debug)]
+pub struct Context {
+    /// Where to print.
+    pub out: Output,
+    root_flag: Option<PathBuf>,
+    registry: Option<MeshRegistry>,
+}
+
+/// A space and how to reach it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The root that holds its credentials.
+    pub root: Root,
+    /// The space.
+    pub space: Space,
+    /// The broker.
+    pub server: String,
+    /// The transport demanded.
+    pub tls: TlsMode,
+}
+
+impl Context {
+    /// Reads the process's environment.
+    pub fn from_process(global: &Global) -> Self {
+        Self {
+            out: Output::from_process(),
+            root_flag: global.root.clone(),
+            registry: registry_path().map(MeshRegistry::new),
+        }
+    }
+
+    /// The root: `--root`, or the nearest at or above the working directory (LIF-12).
+    pub fn root(&self) -> anyhow::Result<Root> {
+        let found = match &self.root_flag {
+            Some(dir) => Root::at(dir),
+            None => Root::find(working_directory()?),
+        };
+        found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
+    }
+
+    /// The root that `up` serves: an existing one, else `--root` or the working directory.
+    pub fn root_or_init(&self) -> anyhow::Result<Root> {
+        if let Some(dir) = &self.root_flag {
+            return Ok(Root::init(dir)?);
+        }
+        let here = working_directory()?;
+        Root::find(&here).or_else(|_| Ok(Root::init(&here)?))
+    }
+
+    /// The user's registry of meshes.
+    pub fn registry(&self) -> anyhow::Result<&MeshRegistry> {
+        self.registry.as_ref().ok_or_else(|| {
+            let message = "neither XDG_CONFIG_HOME nor HOME is set, so there is no mesh registry";
+            Failure::new(Exit::Failure, message).into()
+        })
+    }
+
+    /// What the registry records for a space; without a registry nothing is recorded.
+    pub fn recorded(&self, space: &Space) -> anyhow::Result<Option<MeshEntry>> {
+        match &self.registry {
+            Some(registry) => Ok(registry.get(space)?),
+            None => Ok(None),
+        }
+    }
+
+    /// The mesh of a root.
+    pub fn mesh(&self, root: &Root) -> anyhow::Result<MeshFile> {
+        MeshFile::load(root)?.ok_or_else(|| {
+            let message = format!(
+                "{} has no mesh yet: run `cotal up` there",
+                root.dir().display()
+            );
+            Failure::new(Exit::Absent, message).into()
+        })
+    }
+
+    /// Resolves which space of which mesh a command speaks to.
+    pub fn target(&self, args: &MeshArgs) -> anyhow::Result<Target> {
+        let root = match (self.root(), &args.space) {
+            (Ok(root), _) => root,
+            (Err(missing), None) => return Err(missing),
+            (Err(missing), Some(space)) => {
+                let entry = self.recorded(space)?.ok_or(missing)?;
+                Root::at(entry.root)?
+            }
+        };
+        let mesh = self.mesh(&root)?;
+        let space = match &args.space {
+            Some(space) => space.clone(),
+            None => first_space(&mesh)?,
+        };
+        if !mesh.spaces.contains(&space) {
+            let root = root.dir().display();
+            let message =
+                format!("{root} has no space {space}: add it with `cotal space add {space}`");
+            return Err(Failure::new(Exit::Absent, message).into());
+        }
+        let tls = if mesh.tls {
+            TlsMode::Required {
+                ca: mesh.ca.clone(),
+            }
+        } else {
+            TlsMode::Plain
+        };
+        Ok(Target {
+            server: args.server.clone().unwrap_or(mesh.server),
+            root,
+            space,
+            tls,
+        })
+    }
+}
+
+impl Target {
+    /// How to connect with `creds`, listed by the broker under `name`.
+    pub fn connect_options(&self, name: &str, creds: impl Into<CredsSource>) -> ConnectOptions {
+        ConnectOptions::new(&self.server, name, creds.into()).tls(self.tls.clone())
+    }
+
+    /// The credential of an agent: `NAME`, or `<owner>.<actor>`.
+    pub fn agent_creds(&self, name: &str) -> anyhow::Result<Creds> {
+        let principal = principal(name)?;
+        let key = SecretKey::new(&self.space, SecretKind::Agent(principal.clone()));
+        let secret = FileStore::new(self.root.clone())
+            .get(&key)?
+            .ok_or_else(|| {
+                let space = &self.space;
+                let message = format!(
+                    "space {space} has no agent {principal}: add it with `cotal agent add {name} \
+                 --read CHANNEL --post CHANNEL`"
+                );
+                Failure::new(Exit::Absent, message)
+            })?;
+        Creds::parse(secret.expose()).with_context(|| format!("the credential of {principal}"))
+    }
+}
+
+/// The principal behind a name on the command line: `NAME` is `local.<name lowercased>`.
+pub fn principal(name: &str) -> anyhow::Result<Principal> {
+    let parsed = if name.contains('.') {
+        Principal::parse(name)
+    } else {
+        Principal::new("local", &name.to_ascii_lowercase())
+    };
+    parsed.map_err(|e| Failure::new(Exit::Usage, e.to_string()).into())
+}
+
+fn first_space(mesh: &MeshFile) -> anyhow::Result<Space> {
+    let first = mesh.spaces.first().cloned();
+    first.ok_or_else(|| Failure::new(Exit::Absent, "this root has no space: run `cotal up`").into())
+}
+
+fn working_directory() -> anyhow::Result<PathBuf> {
+    std::env::current_dir().context("the working directory cannot be read")
+}
+
+fn registry_path() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let config = match variable("XDG_CONFIG_HOME") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(&variable("HOME")?).join(".config"),
+    };
+    Some(config.join("cotal/meshes.json"))
+}

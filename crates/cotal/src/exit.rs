@@ -1,0 +1,169 @@
+//! Exit codes: exhaustive, documented, and decided here alone.
+
+use std::io;
+use std::process::ExitCode;
+
+use cotal_nats::{ConnectError, NatsError};
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Failed for a reason without a code of its own.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// A permission is missing.
+    Denied = 3,
+    /// What was named does not exist.
+    Absent = 4,
+    /// No answer in time.
+    TimedOut = 5,
+    /// The other side answered and refused.
+    Refused = 6,
+    /// Nothing serves what was asked for.
+    NotServing = 7,
+    /// Somebody else was first, or holds it.
+    Conflict = 8,
+    /// The broker cannot be reached.
+    Unreachable = 9,
+    /// Done in part; what is missing was said.
+    Partial = 10,
+}
+
+impl Exit {
+    /// Every code, in order.
+    pub const ALL: [Self; 11] = [
+        Self::Ok,
+        Self::Failure,
+        Self::Usage,
+        Self::Denied,
+        Self::Absent,
+        Self::TimedOut,
+        Self::Refused,
+        Self::NotServing,
+        Self::Conflict,
+        Self::Unreachable,
+        Self::Partial,
+    ];
+
+    /// What the code means, for the table in `--help`.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "done",
+            Self::Failure => "failed; the message says why",
+            Self::Usage => "the command line is wrong",
+            Self::Denied => "a permission is missing",
+            Self::Absent => "what was named does not exist",
+            Self::TimedOut => "no answer in time",
+            Self::Refused => "the broker or the daemon refused",
+            Self::NotServing => "nothing serves what was asked for",
+            Self::Conflict => "somebody else was first, or holds it",
+            Self::Unreachable => "the broker cannot be reached",
+            Self::Partial => "done in part, such as a join without its durable backstop",
+        }
+    }
+
+    /// The table for `--help`.
+    pub fn table() -> String {
+        let line = |exit: Self| format!("  {:>2}  {}\n", exit as u8, exit.meaning());
+        Self::ALL.into_iter().map(line).collect()
+    }
+
+    /// The code of an error: that of the first cause which has one.
+    pub fn of(error: &anyhow::Error) -> Self {
+        // A failure that was added as context is found by this look-up only.
+        if let Some(failure) = error.downcast_ref::<Failure>() {
+            return failure.exit;
+        }
+        error.chain().find_map(code_of).unwrap_or(Self::Failure)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A failure that the command line itself found, with the code it ends with.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    /// A failure that ends with `exit`; the message says what to do.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+        }
+    }
+}
+
+fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if let Some(error) = cause.downcast_ref::<NatsError>() {
+        return Some(of_nats(error));
+    }
+    // Whoever closes the pipe has seen enough; that is no failure of ours.
+    cause
+        .downcast_ref::<io::Error>()
+        .filter(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        .map(|_| Exit::Ok)
+}
+
+/// The broker's answers keep their kind; an answer that did not come is never a refusal.
+fn of_nats(error: &NatsError) -> Exit {
+    match error {
+        NatsError::Denied { .. } => Exit::Denied,
+        NatsError::Conflict { .. } => Exit::Conflict,
+        NatsError::Absent { .. } => Exit::Absent,
+        NatsError::Timeout { .. } => Exit::TimedOut,
+        NatsError::NoResponders { .. } => Exit::NotServing,
+        NatsError::Refused { .. } | NatsError::TooLarge { .. } => Exit::Refused,
+        NatsError::Disconnected { .. } | NatsError::Closed => Exit::Unreachable,
+        NatsError::Malformed { .. } => Exit::Failure,
+        NatsError::Connect(error) => of_connect(error),
+    }
+}
+
+fn of_connect(error: &ConnectError) -> Exit {
+    match error {
+        ConnectError::Address { .. } => Exit::Usage,
+        ConnectError::Unreachable { .. } | ConnectError::Tls { .. } => Exit::Unreachable,
+        ConnectError::Timeout { .. } => Exit::TimedOut,
+        ConnectError::Rejected { .. } | ConnectError::Creds(_) => Exit::Denied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn the_first_cause_with_a_code_decides() {
+        let inner = NatsError::NoResponders {
+            subject: "x".to_owned(),
+        };
+        let error = anyhow::Error::from(inner).context("while probing");
+        assert_eq!(Exit::of(&error), Exit::NotServing);
+        let outer = Err::<(), _>(error)
+            .context(Failure::new(Exit::Partial, "joined live"))
+            .unwrap_err();
+        assert_eq!(Exit::of(&outer), Exit::Partial);
+        assert_eq!(Exit::of(&anyhow::anyhow!("other")), Exit::Failure);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(Exit::of(&error), Exit::Ok);
+    }
+}
