@@ -6,7 +6,8 @@
 //! go onto the wire in the order of submission.
 
 mod actor;
-mod engine;
+mod flight;
+mod tickets;
 
 use std::future::Future;
 use std::pin::Pin;
