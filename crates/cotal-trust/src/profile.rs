@@ -1,0 +1,88 @@
+//! Users of the wire's profiles (`wire.md` §1 for the tags, §8 for the permissions).
+
+use cotal_wire::Space;
+use cotal_wire::ids::Principal;
+use cotal_wire::profile::{Profile, SystemProfile};
+
+use crate::account::{AccountKeys, SpaceAccount};
+use crate::error::MintError;
+use crate::user::{Minted, UserKey, UserSpec, mint_user};
+
+/// Mints a user of a space's account that expires at `expires_at` (Unix seconds, `None` for
+/// never); `Profile::lifetime` says how long a profile's credentials live.
+///
+/// # Errors
+/// As [`mint_user`].
+pub fn mint_profile(
+    account: &SpaceAccount,
+    key: &UserKey,
+    profile: &Profile,
+    issued_at: i64,
+    expires_at: Option<i64>,
+) -> Result<Minted, MintError> {
+    let conn = key.conn_id()?;
+    let spec = UserSpec {
+        name: profile.name(),
+        key,
+        tags: tags(account.space(), profile, &key.principal()?),
+        permissions: profile.permissions(account.space(), &conn),
+        issued_at,
+        expires_at,
+    };
+    mint_user(account.keys(), &spec)
+}
+
+/// Mints a user of the system account that expires after its profile's lifetime.
+///
+/// `space` is the space it serves, when it serves only one.
+///
+/// # Errors
+/// As [`mint_user`].
+pub fn mint_system_profile(
+    system: &AccountKeys,
+    key: &UserKey,
+    profile: &SystemProfile,
+    space: Option<&Space>,
+    issued_at: i64,
+) -> Result<Minted, MintError> {
+    let conn = key.conn_id()?;
+    let mut tags = identity_tags(&key.principal()?);
+    tags.extend(space.map(|space| format!("space:{space}")));
+    let spec = UserSpec {
+        name: profile.name(),
+        key,
+        tags,
+        permissions: profile.permissions(&conn),
+        issued_at,
+        expires_at: Some(issued_at + profile.lifetime()),
+    };
+    mint_user(system, &spec)
+}
+
+fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
+    let principal = match profile {
+        Profile::Agent(grant) => &grant.lifecycle.principal,
+        Profile::Delivery(named)
+        | Profile::Supervisor(named)
+        | Profile::Operator(named)
+        | Profile::Observer(named)
+        | Profile::Admin(named) => named,
+        Profile::MembershipRw | Profile::Provisioner => own,
+    };
+    let mut tags = identity_tags(principal);
+    tags.push(format!("space:{space}"));
+    if let Profile::Agent(grant) = profile {
+        tags.push(format!("lifecycle:{}", grant.lifecycle.uid));
+        tags.extend(grant.role.as_ref().map(|role| format!("role:{role}")));
+    }
+    tags
+}
+
+fn identity_tags(principal: &Principal) -> Vec<String> {
+    let (owner, actor) = (principal.owner(), principal.actor());
+    vec![
+        format!("owner:{owner}"),
+        format!("actor:{actor}"),
+        format!("principal:{principal}"),
+    ]
+}
