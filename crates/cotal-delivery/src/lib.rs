@@ -1,1 +1,29 @@
-//! The delivery daemon as a library: a lane is one space's daemon.
+//! The delivery daemon as a library: a [`Lane`] is one space's daemon.
+//!
+//! ```text
+//! CHAT → fanout → INBOX → reader → DLV → the member's own consumer
+//! ```
+//!
+//! The lease gates both loops; the registry changes membership on the control rail; the view holds
+//! members, ACLs and channels in memory and proves its freshness before every decision. Decisions
+//! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
+//! never depends on `cotal-trust`, so it cannot hold a signing key.
+
+mod caps;
+mod clock;
+mod counters;
+mod credentials;
+mod dead;
+mod fanout;
+mod gate;
+mod lane;
+mod lease;
+mod rail;
+mod reader;
+mod registry;
+mod view;
+
+pub use credentials::CredentialError;
+pub use lane::{Lane, LaneError, LaneOptions, Stage};
+pub use lease::LeaseError;
+pub use view::ViewError;

@@ -1,0 +1,60 @@
+//! What one lane counts since it started; shown by `deliveryStatus`.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cotal_wire::Principal;
+use cotal_wire::control::{DeliveryStatus, MissedCopies};
+
+/// Monotonic counts; cheap enough for the hot path.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) posts: AtomicU64,
+    pub(crate) copies: AtomicU64,
+    pub(crate) refused_posts: AtomicU64,
+    pub(crate) delivered: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    pub(crate) waiting: AtomicU64,
+    pub(crate) parked: AtomicU64,
+    pub(crate) given_up: AtomicU64,
+    missed: Mutex<HashMap<Principal, u64>>,
+}
+
+/// Adds to a count.
+pub(crate) fn add(count: &AtomicU64, n: u64) {
+    count.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Counts unread copies of `member` that the store's cap took.
+    pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
+        let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *missed.entry(member.clone()).or_default() += n;
+    }
+
+    /// Everything counted so far.
+    pub(crate) fn status(&self, incarnation: &str, since: i64, garbled_rows: u64) -> DeliveryStatus {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut missed: Vec<_> = missed
+            .iter()
+            .map(|(member, &missed)| MissedCopies { member: member.clone(), missed })
+            .collect();
+        missed.sort_by(|a, b| a.member.cmp(&b.member));
+        DeliveryStatus {
+            incarnation: incarnation.to_owned(),
+            since,
+            posts: read(&self.posts),
+            copies: read(&self.copies),
+            refused_posts: read(&self.refused_posts),
+            delivered: read(&self.delivered),
+            denied: read(&self.denied),
+            waiting: read(&self.waiting),
+            parked: read(&self.parked),
+            given_up: read(&self.given_up),
+            garbled_rows,
+            missed,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a lane presents to the broker, read from its own store keys and checked before any dial.
+
+use cotal_nats::CredsSource;
+use cotal_wire::creds::{Creds, CredsError};
+use cotal_wire::names::sys;
+use cotal_wire::{Principal, Space};
+use cotal_workspace::{SecretKey, SecretKind, SecretStore, StoreError};
+
+/// Why a lane has nothing to present.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store has no such key.
+    #[error("there is no {0} credential in the store; run `cotal up` to mint it")]
+    Missing(String),
+    /// The text is not a credential.
+    #[error("the {key} credential does not read: {source}")]
+    Malformed {
+        /// Which.
+        key: String,
+        /// What is wrong.
+        source: CredsError,
+    },
+    /// The credential is for something else.
+    #[error("the {key} credential is not for {space}: {why}")]
+    Foreign {
+        /// Which.
+        key: String,
+        /// The lane's space.
+        space: Space,
+        /// What it is for.
+        why: String,
+    },
+}
+
+/// The delivery credential and who it makes the daemon.
+pub(crate) struct Identity {
+    pub(crate) source: CredsSource,
+    pub(crate) principal: Principal,
+}
+
+fn read(store: &dyn SecretStore, space: &Space, kind: SecretKind) -> Result<Creds, CredentialError> {
+    let key = SecretKey::new(space, kind);
+    let secret = store.get(&key)?.ok_or_else(|| CredentialError::Missing(key.to_string()))?;
+    Creds::parse(secret.expose())
+        .map_err(|source| CredentialError::Malformed { key: key.to_string(), source })
+}
+
+fn foreign(kind: &SecretKind, space: &Space, why: String) -> CredentialError {
+    CredentialError::Foreign { key: kind.name(), space: space.clone(), why }
+}
+
+/// Reads the delivery credential and checks that it is this space's; then checks that the account
+/// observer in the same store is pinned to the same account (EVC-1).
+pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, CredentialError> {
+    let creds = read(store, space, SecretKind::Delivery)?;
+    let malformed = |source| CredentialError::Malformed {
+        key: SecretKey::new(space, SecretKind::Delivery).to_string(),
+        source,
+    };
+    let tagged = creds.claims.space().map_err(malformed)?;
+    if tagged != *space {
+        return Err(foreign(&SecretKind::Delivery, space, format!("it is for space {tagged}")));
+    }
+    let principal = creds.claims.principal().map_err(malformed)?;
+    check_observer(store, space, &creds.claims.account)?;
+    let text = Creds::render(&creds.jwt, &creds.seed);
+    let source = cotal_nats::Creds::parse(&text).map_err(|e| {
+        foreign(&SecretKind::Delivery, space, format!("its key pair does not read: {e}"))
+    })?;
+    Ok(Identity { source: CredsSource::new(source), principal })
+}
+
+fn check_observer(
+    store: &dyn SecretStore,
+    space: &Space,
+    account: &str,
+) -> Result<(), CredentialError> {
+    let kind = SecretKind::MembershipObserver;
+    let observer = read(store, space, kind.clone())?;
+    if observer.claims.pub_allow.contains(&sys::connz(account)) {
+        Ok(())
+    } else {
+        let why = "it observes another account than the delivery credential's".to_owned();
+        Err(foreign(&kind, space, why))
+    }
+}

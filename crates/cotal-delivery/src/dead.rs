@@ -1,0 +1,308 @@
+//! Entries that wait outside the reader's slots, or were given up (`docs/wire.md` §3, §4).
+//!
+//! Invariant: an entry that leaves the reader unsurfaced and allowed stands in the dead bucket
+//! first, so it never ends invisibly.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cotal_nats::{
+    Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent, WatchOptions,
+};
+use cotal_rules::authorize::{self, Verdict};
+use cotal_rules::waiting;
+use cotal_wire::envelope::{self, InboxEntry};
+use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
+use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+use cotal_wire::{Lifecycle, Space};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::clock::now_ms;
+use crate::counters::{Counters, add};
+use crate::gate::Gate;
+use crate::view::{Feed, View, ViewError};
+
+/// Looks at what is due at least this often, so that a missed wake-up costs little.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// What is recorded of an entry.
+pub(crate) struct About<'a> {
+    pub(crate) seq: u64,
+    pub(crate) member: &'a Lifecycle,
+    pub(crate) entry: &'a InboxEntry,
+    pub(crate) reason: DeadReason,
+    pub(crate) attempts: u64,
+}
+
+/// The dead bucket, for writing.
+#[derive(Debug, Clone)]
+pub(crate) struct DeadBook {
+    kv: Kv,
+}
+
+impl DeadBook {
+    /// The dead bucket of a space.
+    pub(crate) fn new(connection: &Connection, space: &Space) -> Self {
+        Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
+    }
+
+    /// Records an entry that is tried again at `next_at`.
+    pub(crate) async fn park(&self, about: About<'_>, now: i64, next_at: i64) -> Result<(), NatsError> {
+        self.record(row(&about, DeadState::Parked, now, next_at)).await
+    }
+
+    /// Records an entry that is not tried again.
+    pub(crate) async fn give_up(&self, about: About<'_>, now: i64) -> Result<(), NatsError> {
+        self.record(row(&about, DeadState::GivenUp, now, 0)).await
+    }
+
+    /// Writes a row; one that stands already is replaced by revision, keeping its first date.
+    async fn record(&self, mut row: DeadRow) -> Result<(), NatsError> {
+        let key = dead_key(row.seq);
+        loop {
+            let found = self.kv.get(&key).await?;
+            let written = match found.as_ref().and_then(|entry| entry.live().map(|v| (entry, v))) {
+                Some((entry, value)) => {
+                    if let Ok(old) = DeadRow::parse(value, row.seq) {
+                        row.first_at = old.first_at;
+                    }
+                    self.kv.update(&key, encode(&row), entry.revision).await
+                }
+                None => self.kv.create(&key, encode(&row)).await,
+            };
+            match written {
+                Err(error) if error.is_conflict() => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+}
+
+fn row(about: &About<'_>, state: DeadState, now: i64, next_at: i64) -> DeadRow {
+    DeadRow {
+        seq: about.seq,
+        owner: about.member.principal.clone(),
+        lifecycle_uid: about.member.uid,
+        channel: about.entry.channel.clone(),
+        chat_seq: about.entry.seq,
+        state,
+        reason: about.reason,
+        attempts: about.attempts,
+        first_at: now,
+        next_at,
+    }
+}
+
+fn encode(row: &DeadRow) -> cotal_nats::Bytes {
+    serde_json::to_vec(row).unwrap_or_default().into()
+}
+
+/// A parked row as last seen.
+#[derive(Debug, Clone)]
+struct Known {
+    row: DeadRow,
+    revision: u64,
+}
+
+/// Retries what is parked.
+pub(crate) struct Retrier {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) book: DeadBook,
+    pub(crate) parked: BTreeMap<u64, Parked>,
+}
+
+/// See [`Known`]; opaque to the lane.
+#[derive(Debug)]
+pub(crate) struct Parked(Known);
+
+impl Retrier {
+    /// Follows the dead bucket and retries what falls due, until told to stop.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
+        let mut watch = self.book.kv.watch(WatchOptions::default()).await?;
+        loop {
+            let due = self.parked.values().map(|parked| parked.0.row.next_at).min();
+            let wait = due.map_or(LOOK_EVERY, |at| {
+                Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(LOOK_EVERY)
+            });
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                event = watch.next() => self.note(event?),
+                () = tokio::time::sleep(wait) => {
+                    self.gate.open().await;
+                    self.retry_due().await;
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: WatchEvent) {
+        self.apply(event);
+        self.counters.parked.store(self.parked.len() as u64, Ordering::Relaxed);
+    }
+
+    fn apply(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Put { key, value, revision } => {
+                let Some(seq) = parse_dead_key(&key) else { return };
+                match DeadRow::parse(&value, seq) {
+                    Ok(row) if row.state == DeadState::Parked => {
+                        self.parked.insert(seq, Parked(Known { row, revision }));
+                    }
+                    Ok(_) => {
+                        self.parked.remove(&seq);
+                    }
+                    Err(error) => {
+                        error!(space = %self.space, seq, %error, "a dead row is garbled");
+                        self.repair(seq, revision);
+                    }
+                }
+            }
+            WatchEvent::Delete { key, .. } => {
+                if let Some(seq) = parse_dead_key(&key) {
+                    self.parked.remove(&seq);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the last valid row and lets the next retry write it over the garbage.
+    fn repair(&mut self, seq: u64, revision: u64) {
+        if let Some(Parked(known)) = self.parked.get_mut(&seq) {
+            known.revision = revision;
+            known.row.next_at = now_ms();
+        }
+    }
+
+    async fn retry_due(&mut self) {
+        let now = now_ms();
+        let due = self.parked.values().filter(|parked| parked.0.row.next_at <= now);
+        let due: Vec<Known> = due.map(|parked| parked.0.clone()).collect();
+        if due.is_empty() {
+            return;
+        }
+        if let Err(error) = self.view.fresh(&[Feed::Members, Feed::Acl]).await {
+            warn!(space = %self.space, %error, "parked entries wait: the view is not current");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return;
+        }
+        for known in due {
+            let seq = known.row.seq;
+            if let Err(error) = self.retry(known).await {
+                debug!(space = %self.space, seq, %error, "a parked entry could not be tried");
+            }
+        }
+    }
+
+    async fn retry(&mut self, known: Known) -> Result<(), NatsError> {
+        let seq = known.row.seq;
+        let stored = self.connection.get_message(&self.space.inbox_stream(), Get::Seq(seq)).await?;
+        let Some(stored) = stored.filter(|m| self.is_of(m, &known.row)) else {
+            return self.lost(known).await;
+        };
+        let Ok(entry) = envelope::parse_entry(&stored.payload) else {
+            return self.lost(known).await;
+        };
+        let member = known.row.member();
+        let verdict = {
+            let directory = self.view.directory();
+            let InboxEntry { channel, seq, reason, generation, .. } = &entry;
+            authorize::verdict(&member, channel, *seq, *reason, *generation, &directory)
+        };
+        match verdict {
+            Verdict::Release => match self.hand_off(&member, &entry, &stored).await {
+                Ok(()) => {
+                    add(&self.counters.delivered, 1);
+                    self.close(known).await
+                }
+                Err(error @ NatsError::TooLarge { .. }) => {
+                    self.again(known, DeadReason::TooLarge, true).await?;
+                    Err(error)
+                }
+                Err(error) => {
+                    self.again(known, DeadReason::HandoffFailed, false).await?;
+                    Err(error)
+                }
+            },
+            Verdict::Deny(_) | Verdict::Retired => {
+                add(&self.counters.denied, 1);
+                self.close(known).await
+            }
+            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+        }
+    }
+
+    fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {
+        self.space.parse_dinbox(&stored.subject) == Some(row.member())
+    }
+
+    async fn hand_off(
+        &self,
+        member: &Lifecycle,
+        entry: &InboxEntry,
+        stored: &StoredMessage,
+    ) -> Result<(), NatsError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(SEQ_HEADER, entry.seq.to_string());
+        let msg_id = stored.headers.as_ref().and_then(|h| h.get(cotal_nats::headers::MSG_ID));
+        let id = msg_id.map(|value| value.as_str().to_owned());
+        let subject = self.space.dlv(member);
+        let sent = self.connection.publish_confirmed(
+            subject,
+            Some(headers),
+            entry.msg.clone(),
+            id.as_deref(),
+        );
+        sent.await.map(drop)
+    }
+
+    async fn close(&mut self, known: Known) -> Result<(), NatsError> {
+        self.book.kv.delete(&dead_key(known.row.seq), Some(known.revision)).await?;
+        self.parked.remove(&known.row.seq);
+        Ok(())
+    }
+
+    /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
+    async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
+        let row = &known.row;
+        error!(
+            space = %self.space, member = %row.owner, channel = %row.channel, seq = row.chat_seq,
+            "a parked entry was evicted from INBOX before it could be delivered"
+        );
+        self.counters.add_missed(&row.owner, 1);
+        self.close(known).await
+    }
+
+    async fn again(&mut self, known: Known, reason: DeadReason, now_over: bool) -> Result<(), NatsError> {
+        let Known { mut row, revision } = known;
+        let now = now_ms();
+        row.attempts += 1;
+        row.reason = reason;
+        if now_over || row.attempts > waiting::MAX_REDELIVERIES {
+            row.state = DeadState::GivenUp;
+            row.next_at = 0;
+            add(&self.counters.given_up, 1);
+            error!(
+                space = %self.space, member = %row.owner, seq = row.seq, reason = ?row.reason,
+                "a parked entry is given up; `cotal dead` lists it"
+            );
+        } else {
+            row.next_at = now + waiting::retry_delay_ms(row.attempts);
+        }
+        let seq = row.seq;
+        let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;
+        if row.state == DeadState::Parked {
+            self.parked.insert(seq, Parked(Known { row, revision }));
+        } else {
+            self.parked.remove(&seq);
+        }
+        Ok(())
+    }
+}

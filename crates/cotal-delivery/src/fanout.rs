@@ -1,0 +1,323 @@
+//! The fan-out writer: copies each post into the private store of every member it is for.
+//!
+//! Invariant: a post is acked only when every copy it needs is confirmed by the broker. What is
+//! retried or redelivered is harmless, because a copy's message id is the same every time.
+
+use std::time::Duration;
+
+use cotal_nats::{
+    BatchError, Bytes, Connection, Delivery, NatsError, Outgoing, PullConsumer, PullError, Ticket,
+    Writer,
+};
+use cotal_rules::fanout::{Copy, Plan, Post};
+use cotal_wire::envelope::{self, PostHead};
+use cotal_wire::rows::DeliveryClass;
+use cotal_wire::{Channel, Principal, Space};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::counters::{Counters, add};
+use crate::gate::Gate;
+use crate::reader::ReaderProgress;
+use crate::view::{Feed, View};
+
+/// Most posts taken at once.
+const BATCH: usize = 256;
+/// Copies wanted in one batch, so that a batch is settled well inside the ack wait of 60 s.
+const COPIES_PER_BATCH: usize = 65_536;
+/// Posts between two marks. A member gets at most one copy of a post, so twice this many copies can
+/// stand unread before it in INBOX: below the store's cap of 1,000 even with a catch-up beside it.
+const WINDOW: usize = 300;
+/// How often the broker is told that a post is still being worked on.
+const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+/// How long one look for posts lasts.
+const PULL_WAIT: Duration = Duration::from_secs(30);
+/// When a post comes again after a copy could not be confirmed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Everything the writer needs.
+pub(crate) struct Fanout {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) view: Arc<View>,
+    pub(crate) writer: Writer,
+    pub(crate) pull: PullConsumer,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) reader: watch::Receiver<ReaderProgress>,
+    /// The last entry that stood in INBOX before this lane wrote any.
+    pub(crate) backlog: u64,
+}
+
+/// A post that has been read and awaits its plan.
+struct Routable {
+    delivery: Delivery,
+    sender: Principal,
+    channel: Channel,
+    head: PostHead,
+}
+
+/// A post whose copies are under way.
+struct Routed {
+    delivery: Delivery,
+    copies: usize,
+    outcome: Result<(), BatchError>,
+}
+
+/// The window that keeps unread copies below the store's cap.
+#[derive(Default)]
+struct Window {
+    posts: usize,
+    mark: u64,
+}
+
+impl Fanout {
+    /// Routes posts until told to stop; then finishes what is under way.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
+        let mut under_way = FuturesUnordered::new();
+        let mut window = Window { posts: WINDOW, mark: self.backlog };
+        let mut want = BATCH;
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(routed) = under_way.next(), if !under_way.is_empty() => {
+                    self.settle(routed).await;
+                    continue;
+                }
+                batch = next_batch(&mut self.gate, &mut self.pull, want),
+                    if under_way.len() < BATCH => batch?,
+            };
+            let Some(posts) = self.admit(batch, &stop).await else { break };
+            let mut copies = 0;
+            for post in posts {
+                if !self.make_room(&mut window, &stop).await {
+                    return Ok(());
+                }
+                if let Some(routed) = self.route(post).await {
+                    copies += routed.1;
+                    window.posts += usize::from(routed.1 > 0);
+                    under_way.push(finish(routed));
+                }
+            }
+            want = next_size(want, copies);
+        }
+        while let Some(routed) = under_way.next().await {
+            self.settle(routed).await;
+        }
+        Ok(())
+    }
+
+    /// Reads a batch and makes sure that the view is as current as its newest post. `None` when
+    /// told to stop.
+    async fn admit(
+        &mut self,
+        batch: Vec<Delivery>,
+        stop: &CancellationToken,
+    ) -> Option<Vec<Routable>> {
+        let mut posts = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            posts.extend(self.read(delivery).await);
+        }
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                fresh = self.fresh(&posts) => match fresh {
+                    Ok(()) => return Some(posts),
+                    Err(error) => {
+                        warn!(space = %self.space, %error, "posts wait: the view is not current");
+                        self.hold(&posts).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Presence is asked only when a mention may need it, because it changes all the time.
+    async fn fresh(&self, posts: &[Routable]) -> Result<(), NatsError> {
+        if posts.is_empty() {
+            return Ok(());
+        }
+        self.view.fresh(&[Feed::Channels, Feed::Members, Feed::Acl]).await?;
+        let by_presence = {
+            let directory = self.view.directory();
+            posts.iter().any(|post| {
+                !post.head.mentions.is_empty()
+                    && directory.class(&post.channel) == DeliveryClass::Live
+            })
+        };
+        if by_presence { self.view.fresh(&[Feed::Presence]).await } else { Ok(()) }
+    }
+
+    async fn hold(&self, posts: &[Routable]) {
+        for post in posts {
+            log_failure(&self.space, "extend a post", post.delivery.progress().await);
+        }
+    }
+
+    /// Reads a post, or ends one that can never be routed (FAN-6).
+    async fn read(&self, delivery: Delivery) -> Option<Routable> {
+        let why = match self.space.parse_chat(&delivery.subject) {
+            Some((sender, channel)) if sender.has_real_owner() => {
+                match envelope::parse_post(&delivery.payload, &sender, &channel) {
+                    Ok(head) => return Some(Routable { delivery, sender, channel, head }),
+                    Err(error) => error.to_string(),
+                }
+            }
+            _ => "its subject names no sender and channel".to_owned(),
+        };
+        let seq = delivery.stream_seq;
+        warn!(space = %self.space, seq, why, "a post is refused for good");
+        add(&self.counters.refused_posts, 1);
+        log_failure(&self.space, "end a post", delivery.term().await);
+        None
+    }
+
+    /// Plans a post and hands its copies to the writer. `None` when it is settled already.
+    async fn route(&self, post: Routable) -> Option<(Delivery, usize, Ticket)> {
+        let Routable { delivery, sender, channel, head } = post;
+        let seq = delivery.stream_seq;
+        let mentions = &head.mentions;
+        let plan = self.view.plan(&Post { seq, sender: &sender, channel: &channel, mentions });
+        add(&self.counters.posts, 1);
+        if plan.copies.is_empty() {
+            log_failure(&self.space, "ack a post", delivery.ack().await);
+            return None;
+        }
+        let copies = plan.copies.len();
+        let made = make_copies(&self.space, &delivery.payload, seq, &channel, &sender, &head, &plan);
+        match self.writer.submit(made).await {
+            Ok(ticket) => Some((delivery, copies, ticket)),
+            Err(error) => {
+                warn!(space = %self.space, seq, %error, "a post's copies wait");
+                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
+                None
+            }
+        }
+    }
+
+    async fn settle(&self, routed: Routed) {
+        let Routed { delivery, copies, outcome } = routed;
+        let seq = delivery.stream_seq;
+        let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
+        add(&self.counters.copies, (copies - failed.len().min(copies)) as u64);
+        let (too_large, other): (Vec<_>, Vec<_>) = failed
+            .into_iter()
+            .partition(|(_, error)| matches!(error, NatsError::TooLarge { .. }));
+        if !too_large.is_empty() {
+            let lost = too_large.len();
+            add(&self.counters.given_up, lost as u64);
+            tracing::error!(space = %self.space, seq, lost, "copies are too large for INBOX and given up");
+        }
+        let answer = if let Some((_, error)) = other.first() {
+            let failed = other.len();
+            warn!(space = %self.space, seq, failed, %error, "copies are unconfirmed; the post is retried");
+            delivery.nak(Some(RETRY)).await
+        } else {
+            delivery.ack().await
+        };
+        log_failure(&self.space, "settle a post", answer);
+    }
+
+    /// Waits until the reader has taken what the last window put before it.
+    async fn make_room(&mut self, window: &mut Window, stop: &CancellationToken) -> bool {
+        if window.posts < WINDOW {
+            return true;
+        }
+        let inbox = self.space.inbox_stream();
+        loop {
+            let mark = window.mark;
+            tokio::select! {
+                () = stop.cancelled() => return false,
+                reached = self.reader.wait_for(|reader| reader.reached(mark)) => {
+                    if reached.is_err() {
+                        return false;
+                    }
+                }
+            }
+            match self.connection.last_seq(&inbox).await {
+                Ok(last) => {
+                    *window = Window { posts: 0, mark: last };
+                    return true;
+                }
+                Err(error) => {
+                    warn!(space = %self.space, %error, "posts wait: INBOX does not answer");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn next_batch(
+    gate: &mut Gate,
+    pull: &mut PullConsumer,
+    want: usize,
+) -> Result<Vec<Delivery>, PullError> {
+    gate.open().await;
+    pull.next_batch(want, PULL_WAIT).await
+}
+
+/// Waits for a post's copies, telling the broker now and then that it is still worked on.
+async fn finish((delivery, copies, mut ticket): (Delivery, usize, Ticket)) -> Routed {
+    loop {
+        tokio::select! {
+            outcome = &mut ticket => return Routed { delivery, copies, outcome },
+            () = tokio::time::sleep(PROGRESS_EVERY) => {
+                if let Err(error) = delivery.progress().await {
+                    debug!(%error, "a post could not be extended");
+                }
+            }
+        }
+    }
+}
+
+/// Follows the cost of posts: as many as give about [`COPIES_PER_BATCH`] copies.
+fn next_size(batch: usize, copies: usize) -> usize {
+    let per_post = (copies / batch.max(1)).max(1);
+    (COPIES_PER_BATCH / per_post).clamp(1, BATCH)
+}
+
+/// Copies of one post for the writer; the entry's bytes are shared by all of one generation.
+pub(crate) fn make_copies(
+    space: &Space,
+    payload: &Bytes,
+    seq: u64,
+    channel: &Channel,
+    sender: &Principal,
+    head: &PostHead,
+    plan: &Plan,
+) -> Vec<Outgoing> {
+    let stem = envelope::dedup_stem(&head.id, sender);
+    let mut bodies: Vec<(u64, Bytes)> = Vec::with_capacity(1);
+    let mut body = |copy: &Copy| {
+        if let Some((_, bytes)) = bodies.iter().find(|(g, _)| *g == copy.generation) {
+            return bytes.clone();
+        }
+        let bytes = envelope::write_entry(payload, channel, seq, copy.reason, copy.generation);
+        bodies.push((copy.generation, bytes.clone()));
+        bytes
+    };
+    plan.copies
+        .iter()
+        .map(|copy| Outgoing {
+            subject: space.dinbox(&copy.member).into(),
+            msg_id: stem
+                .as_deref()
+                .map(|stem| envelope::dedup_key(stem, &copy.member, copy.generation)),
+            headers: Vec::new(),
+            payload: body(copy),
+        })
+        .collect()
+}
+
+/// An answer that does not reach the broker costs a redelivery, never a message; so it is noted.
+pub(crate) fn log_failure(space: &Space, what: &str, outcome: Result<(), NatsError>) {
+    if let Err(error) = outcome {
+        debug!(space = %space, %error, "could not {what}");
+    }
+}

@@ -1,0 +1,314 @@
+//! The trusted reader: re-authorizes each entry against what the member may read now, and hands the
+//! authorized copy to the member's own delivery stream.
+//!
+//! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
+//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cotal_nats::{
+    BatchError, Delivery, NatsError, Outgoing, PullConsumer, PullError, Ticket, Writer,
+};
+use cotal_rules::authorize::{self, Verdict};
+use cotal_rules::waiting::{Waiting, Wait};
+use cotal_wire::envelope::{self, InboxEntry};
+use cotal_wire::names::SEQ_HEADER;
+use cotal_wire::rows::DeadReason;
+use cotal_wire::{Lifecycle, Space};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesOrdered;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::caps::Caps;
+use crate::clock::now_ms;
+use crate::counters::{Counters, add};
+use crate::dead::{About, DeadBook};
+use crate::fanout::log_failure;
+use crate::gate::Gate;
+use crate::view::{Feed, View};
+
+/// Most entries taken at once.
+const BATCH: usize = 1_000;
+/// How long one look for entries lasts.
+const PULL_WAIT: Duration = Duration::from_secs(30);
+/// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
+const BATCHES: usize = 4;
+
+/// How far the reader has come in INBOX.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReaderProgress {
+    /// Every entry up to this sequence has been dealt with once.
+    taken: u64,
+    /// Nothing was left when last looked.
+    idle: bool,
+}
+
+impl ReaderProgress {
+    /// The state of a reader whose consumer has nothing to give.
+    pub(crate) fn idle() -> Self {
+        Self { taken: 0, idle: true }
+    }
+
+    /// Whether what stood in INBOX at `mark` has been dealt with.
+    pub(crate) fn reached(&self, mark: u64) -> bool {
+        self.idle || self.taken >= mark
+    }
+}
+
+/// Everything the reader needs.
+pub(crate) struct Reader {
+    pub(crate) space: Space,
+    pub(crate) view: Arc<View>,
+    pub(crate) writer: Writer,
+    pub(crate) pull: PullConsumer,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) progress: Arc<watch::Sender<ReaderProgress>>,
+    pub(crate) dead: DeadBook,
+    pub(crate) caps: Caps,
+    pub(crate) waiting: Waiting,
+}
+
+/// An entry that has been read.
+struct Read {
+    delivery: Delivery,
+    member: Lifecycle,
+    entry: InboxEntry,
+}
+
+/// A batch whose copies are under way; `entries` and `copies` run in parallel.
+struct HandOff {
+    entries: Vec<Read>,
+    outcome: Result<(), BatchError>,
+    last: u64,
+    pending: u64,
+}
+
+impl Reader {
+    /// Reads entries until told to stop; then finishes what is under way.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
+        let mut under_way = FuturesOrdered::new();
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(done) = under_way.next(), if !under_way.is_empty() => {
+                    self.settle(done, under_way.is_empty()).await;
+                    continue;
+                }
+                batch = next_batch(&mut self.gate, &mut self.pull),
+                    if under_way.len() < BATCHES => batch?,
+            };
+            let Some(last) = batch.last() else { continue };
+            let (last, pending) = (last.stream_seq, last.pending);
+            self.progress.send_modify(|p| p.idle = false);
+            let entries = self.read_all(batch).await;
+            if !self.wait_fresh(&entries, &stop).await {
+                break;
+            }
+            let (entries, copies) = self.judge_all(entries).await;
+            match self.writer.submit(copies).await {
+                Ok(ticket) => under_way.push_back(finish(entries, ticket, last, pending)),
+                Err(error) => self.all_wait(entries, &error).await,
+            }
+        }
+        while let Some(done) = under_way.next().await {
+            self.settle(done, under_way.is_empty()).await;
+        }
+        Ok(())
+    }
+
+    async fn read_all(&self, batch: Vec<Delivery>) -> Vec<Read> {
+        let mut entries = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            entries.extend(self.read(delivery).await);
+        }
+        entries
+    }
+
+    /// Reads an entry, or ends what is none: only the daemon writes INBOX, so this is a forgery that
+    /// a broker reply put there.
+    async fn read(&self, delivery: Delivery) -> Option<Read> {
+        let member = self.space.parse_dinbox(&delivery.subject);
+        match (member, envelope::parse_entry(&delivery.payload)) {
+            (Some(member), Ok(entry)) => return Some(Read { delivery, member, entry }),
+            (member, entry) => {
+                let why = entry.err().map(|e| e.to_string());
+                warn!(
+                    space = %self.space, seq = delivery.stream_seq, ?member, why,
+                    "an entry that the daemon did not write is ended"
+                );
+            }
+        }
+        add(&self.counters.denied, 1);
+        log_failure(&self.space, "end an entry", delivery.term().await);
+        None
+    }
+
+    async fn wait_fresh(&self, entries: &[Read], stop: &CancellationToken) -> bool {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return false,
+                fresh = self.view.fresh(&[Feed::Members, Feed::Acl]) => match fresh {
+                    Ok(()) => return true,
+                    Err(error) => {
+                        warn!(space = %self.space, %error, "entries wait: the view is not current");
+                        for read in entries {
+                            let extended = read.delivery.progress().await;
+                            log_failure(&self.space, "extend an entry", extended);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// Decides every entry of a batch against one state of the view.
+    async fn judge_all(&mut self, entries: Vec<Read>) -> (Vec<Read>, Vec<Outgoing>) {
+        let verdicts: Vec<Verdict> = {
+            let directory = self.view.directory();
+            let judge = |read: &Read| {
+                let InboxEntry { channel, seq, reason, generation, .. } = &read.entry;
+                authorize::verdict(&read.member, channel, *seq, *reason, *generation, &directory)
+            };
+            entries.iter().map(judge).collect()
+        };
+        let mut released = Vec::with_capacity(entries.len());
+        let mut copies = Vec::with_capacity(entries.len());
+        for (read, verdict) in entries.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Release => {
+                    copies.push(self.copy(&read));
+                    released.push(read);
+                }
+                Verdict::Deny(reason) => {
+                    let Read { delivery, member, entry } = read;
+                    self.waiting.release(&member, delivery.stream_seq);
+                    debug!(
+                        space = %self.space, %member.principal, channel = %entry.channel,
+                        seq = entry.seq, ?reason, "an entry is not released"
+                    );
+                    self.end(delivery, &self.counters.denied).await;
+                }
+                Verdict::Retired => {
+                    self.waiting.release(&read.member, read.delivery.stream_seq);
+                    self.end(read.delivery, &self.counters.denied).await;
+                }
+                Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
+            }
+        }
+        (released, copies)
+    }
+
+    fn copy(&self, read: &Read) -> Outgoing {
+        Outgoing {
+            subject: self.space.dlv(&read.member).into(),
+            msg_id: read.delivery.msg_id().map(str::to_owned),
+            headers: Vec::new(),
+            payload: read.entry.msg.clone(),
+        }
+        .with_header(SEQ_HEADER, read.entry.seq)
+    }
+
+    async fn end(&self, delivery: Delivery, count: &AtomicU64) {
+        add(count, 1);
+        log_failure(&self.space, "ack an entry", delivery.ack().await);
+    }
+
+    async fn settle(&mut self, done: HandOff, last_one: bool) {
+        let HandOff { entries, outcome, last, pending } = done;
+        let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
+        let mut failures = failed.into_iter().peekable();
+        for (index, read) in entries.into_iter().enumerate() {
+            match failures.next_if(|(failed, _)| *failed == index) {
+                None => self.delivered(read).await,
+                Some((_, NatsError::TooLarge { .. })) => {
+                    self.give_up(read, DeadReason::TooLarge).await;
+                }
+                Some((_, error)) => {
+                    warn!(space = %self.space, %error, seq = read.entry.seq, "a hand-off failed");
+                    self.wait(read, DeadReason::HandoffFailed).await;
+                }
+            }
+        }
+        let waiting = self.waiting.len() as u64;
+        self.counters.waiting.store(waiting, Ordering::Relaxed);
+        self.progress.send_modify(|progress| {
+            progress.taken = progress.taken.max(last);
+            progress.idle = pending == 0 && last_one;
+        });
+    }
+
+    async fn delivered(&mut self, read: Read) {
+        self.waiting.release(&read.member, read.delivery.stream_seq);
+        self.caps.handed_off(&read.member).await;
+        self.end(read.delivery, &self.counters.delivered).await;
+    }
+
+    async fn all_wait(&mut self, entries: Vec<Read>, error: &NatsError) {
+        warn!(space = %self.space, %error, "hand-offs wait");
+        for read in entries {
+            self.wait(read, DeadReason::HandoffFailed).await;
+        }
+    }
+
+    /// Retries later, parks, or gives up: by the rules, and never at another owner's cost.
+    async fn wait(&mut self, read: Read, reason: DeadReason) {
+        let Read { delivery, member, entry } = read;
+        let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
+        let now = now_ms();
+        match self.waiting.on_wait(&member, seq, attempt, now) {
+            Wait::Retry { delay_ms } => {
+                let delay = Duration::from_millis(delay_ms.unsigned_abs());
+                log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
+            }
+            Wait::Park { next_at } => {
+                let about = About { seq, member: &member, entry: &entry, reason, attempts: attempt };
+                let parked = self.dead.park(about, now, next_at).await;
+                self.book(delivery, parked).await;
+            }
+            Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
+        }
+    }
+
+    async fn give_up(&mut self, read: Read, reason: DeadReason) {
+        let Read { delivery, member, entry } = read;
+        let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
+        error!(
+            space = %self.space, %member.principal, channel = %entry.channel, seq = entry.seq,
+            ?reason, attempts, "an entry is given up; `cotal dead` lists it"
+        );
+        self.waiting.release(&member, seq);
+        let about = About { seq, member: &member, entry: &entry, reason, attempts };
+        let given = self.dead.give_up(about, now_ms()).await;
+        if given.is_ok() {
+            add(&self.counters.given_up, 1);
+        }
+        self.book(delivery, given).await;
+    }
+
+    /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
+    async fn book(&self, delivery: Delivery, booked: Result<(), NatsError>) {
+        match booked {
+            Ok(()) => log_failure(&self.space, "ack an entry", delivery.ack().await),
+            Err(error) => {
+                warn!(space = %self.space, %error, "an entry could not be recorded and comes again");
+                let again = delivery.nak(Some(Duration::from_secs(2))).await;
+                log_failure(&self.space, "return an entry", again);
+            }
+        }
+    }
+}
+
+async fn next_batch(gate: &mut Gate, pull: &mut PullConsumer) -> Result<Vec<Delivery>, PullError> {
+    gate.open().await;
+    pull.next_batch(BATCH, PULL_WAIT).await
+}
+
+async fn finish(entries: Vec<Read>, ticket: Ticket, last: u64, pending: u64) -> HandOff {
+    HandOff { entries, outcome: ticket.await, last, pending }
+}
