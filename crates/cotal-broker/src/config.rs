@@ -323,4 +323,62 @@ jetstream {
         assert_eq!(text.lines().filter(|l| l.starts_with("port:")).count(), 1);
         assert!(text.contains("store_dir: \"/srv/$HOME\""));
     }
+
+    #[test]
+    fn trust_tls_and_cluster_are_blocks_of_their_own() {
+        let mut config = ServerConfig::new("n1", "/srv/js");
+        config.jetstream.sync = Sync::Always;
+        config.auth = Auth::Jwt(Jwt {
+            operator: "eyJo".to_owned(),
+            system_account: "ASYS".to_owned(),
+            resolver_dir: "/srv/accounts".into(),
+            preload: BTreeMap::from([("ASYS".to_owned(), "eyJs".to_owned())]),
+        });
+        config.tls = Some(Tls {
+            cert: "/srv/c.pem".into(),
+            key: "/srv/k.pem".into(),
+            client_ca: Some("/srv/ca.pem".into()),
+        });
+        config.cluster = Some(Cluster {
+            name: "c".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 6222,
+            routes: vec![
+                "nats://127.0.0.1:6222".to_owned(),
+                "nats://127.0.0.1:6223".to_owned(),
+            ],
+        });
+        let expected = "\
+jetstream {
+  store_dir: \"/srv/js\"
+  sync_interval: always
+}
+operator: \"eyJo\"
+system_account: \"ASYS\"
+resolver {
+  type: full
+  dir: \"/srv/accounts\"
+  allow_delete: false
+  interval: \"2m\"
+}
+resolver_preload {
+  \"ASYS\": \"eyJs\"
+}
+tls {
+  cert_file: \"/srv/c.pem\"
+  key_file: \"/srv/k.pem\"
+  min_version: \"1.2\"
+  ca_file: \"/srv/ca.pem\"
+  verify: true
+}
+cluster {
+  name: \"c\"
+  host: \"127.0.0.1\"
+  port: 6222
+  routes: [\"nats://127.0.0.1:6222\", \"nats://127.0.0.1:6223\"]
+}
+";
+        let text = config.render();
+        assert!(text.ends_with(expected), "{text}");
+    }
 }

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid,
+};
 use serde::Deserialize;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -274,8 +276,17 @@ impl Broker {
     }
 
     /// Stops it in its tracks; its connections stay open and silent.
+    ///
+    /// The signal alone would return while some of the server's threads still run, so this waits
+    /// for the kernel to report the stop.
     pub fn pause(&mut self) -> Result<(), BrokerError> {
-        self.signal("pause", Signal::STOP)
+        self.signal("pause", Signal::STOP)?;
+        let pid = self.live_pid()?;
+        let reports = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        match waitid(WaitId::Pid(pid), reports) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.process_error("pause", e.into())),
+        }
     }
 
     /// Lets a paused server go on.
@@ -284,13 +295,15 @@ impl Broker {
     }
 
     fn signal(&mut self, what: &'static str, signal: Signal) -> Result<(), BrokerError> {
-        // The child keeps its id until it is reaped, so the signal cannot hit a stranger.
-        let pid = match self.child.id().and_then(|id| i32::try_from(id).ok()) {
-            Some(id) => Pid::from_raw(id),
-            None => None,
-        };
-        let pid = pid.ok_or(BrokerError::Ended { pid: self.pid })?;
+        let pid = self.live_pid()?;
         kill_process(pid, signal).map_err(|e| self.process_error(what, e.into()))
+    }
+
+    /// The child keeps its id until it is reaped, so a signal to this id cannot hit a stranger.
+    fn live_pid(&self) -> Result<Pid, BrokerError> {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        id.and_then(Pid::from_raw)
+            .ok_or(BrokerError::Ended { pid: self.pid })
     }
 
     fn process_error(&self, what: &'static str, source: io::Error) -> BrokerError {

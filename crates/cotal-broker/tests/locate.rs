@@ -2,6 +2,11 @@
 //!
 //! A stand-in is a script that prints a version; what is proven is the search and the refusals.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up has failed"
+)]
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,10 @@
 //! A real server: fetched or found once, then started, paused, stopped and broken.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up has failed"
+)]
+
 use std::env;
 use std::io;
 use std::net::TcpListener;
@@ -8,11 +13,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use cotal_broker::{
-    Broker, BrokerBinary, BrokerError, ListenPort, LocateOptions, ProbeError, ServerConfig,
-    SpawnOptions, Stopped, Sync, cache_dir, locate, probe,
+    Broker, BrokerBinary, BrokerError, Cluster, ListenPort, LocateOptions, ProbeError,
+    ServerConfig, SpawnOptions, Stopped, Sync, cache_dir, locate, probe,
 };
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -77,7 +82,7 @@ async fn a_server_is_ready_when_it_is_returned_and_gone_when_it_is_stopped() {
 #[tokio::test]
 async fn settings_reach_the_server_with_every_odd_character() {
     let mut fixture = Fixture::new();
-    fixture.config.server_name = "a \"quoted\" $name\\ # é".to_owned();
+    fixture.config.server_name = "$a\"quoted\"\\name#é".to_owned();
     fixture.config.max_payload = Some(4096);
     fixture.config.jetstream.sync = Sync::Always;
     fixture.config.jetstream.max_file_store = Some(1 << 20);
@@ -136,6 +141,63 @@ async fn a_crash_at_start_shows_the_log_of_this_run_only() {
         tail.contains("JetStream") && !tail.contains("older run"),
         "{tail}"
     );
+}
+
+/// A port that was free a moment ago: the routes must be known before the servers start.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// Reads what a server tells its clients about the cluster until it lists all of `urls`.
+async fn hears_of_members(urls: &[String]) {
+    let mut stream = BufReader::new(TcpStream::connect(&urls[0]).await.unwrap());
+    let hello = b"CONNECT {\"verbose\":false,\"protocol\":1}\r\nPING\r\n";
+    stream.get_mut().write_all(hello).await.unwrap();
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.unwrap() > 0 {
+        if urls.iter().all(|url| line.contains(url.as_str())) {
+            return;
+        }
+        line.clear();
+    }
+    panic!("the server hung up");
+}
+
+#[tokio::test]
+async fn three_servers_form_a_cluster() {
+    let ports = [free_port(), free_port(), free_port()];
+    let routes: Vec<String> = ports
+        .iter()
+        .map(|p| format!("nats://127.0.0.1:{p}"))
+        .collect();
+    let mut members = Vec::new();
+    for (i, port) in ports.into_iter().enumerate() {
+        let mut fixture = Fixture::new();
+        fixture.config.server_name = format!("n{i}");
+        let host = "127.0.0.1".to_owned();
+        let name = "trio".to_owned();
+        fixture.config.cluster = Some(Cluster {
+            name,
+            host,
+            port,
+            routes: routes.clone(),
+        });
+        let broker = fixture.spawn().await;
+        members.push((fixture, broker));
+    }
+    let (_, first) = &members[0];
+    assert_eq!(first.info().cluster.as_deref(), Some("trio"));
+    let mut urls: Vec<String> = members
+        .iter()
+        .map(|(_, broker)| broker.url().replace("nats://", ""))
+        .collect();
+    urls.sort();
+    let known = timeout(Duration::from_secs(20), hears_of_members(&urls[..])).await;
+    assert!(known.is_ok(), "the members never found each other");
 }
 
 #[tokio::test]
