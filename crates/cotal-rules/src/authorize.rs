@@ -1,9 +1,20 @@
 //! Whether a routed copy may be released to its member (RDR-1, 8, 10, 11, 12).
+//!
+//! A copy in the store proves nothing; the row and the ACL of this moment decide. The interval is
+//! the authority: what the current interval holds is released, whichever generation routed it.
+//!
+//! **Rejoin.** A row states only its newest interval, so a copy of an earlier generation that the
+//! current interval does not hold is judged by the interval of its own generation, which is closed
+//! for ever: inside it the post is still surfaced, after its leave cursor lies the gap that a rejoin
+//! does not deliver (RDR-10). The directory remembers earlier intervals as it watches rows change,
+//! and takes them from the bucket's history after a restart. An interval that neither knows is not
+//! guessed: the copy is denied as [`DenyReason::EarlierGeneration`], because a read boundary that
+//! leaks is worse than a copy that is reported as denied.
 
 use cotal_wire::envelope::Reason;
 use cotal_wire::{Channel, Lifecycle};
 
-use crate::directory::Directory;
+use crate::directory::{Acl, Directory};
 
 /// Why a copy is not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,7 +31,8 @@ pub enum DenyReason {
     BeforeJoin,
     /// The post is after the leave cursor.
     AfterLeave,
-    /// The copy is of an earlier generation, outside its interval or the interval is unknown.
+    /// The copy is of an earlier generation whose interval is not known. The shell gives the
+    /// directory the key's history ([`Directory::recover_member`]) and asks once more.
     EarlierGeneration,
 }
 
@@ -47,6 +59,54 @@ pub fn verdict(
     generation: u64,
     dir: &Directory,
 ) -> Verdict {
-    let _ = (member, channel, seq, reason, generation, dir);
-    Verdict::NoAclRow
+    if !member.principal.has_real_owner() {
+        return Verdict::Deny(DenyReason::UnrealOwner);
+    }
+    let acl = dir.acl(member);
+    match acl {
+        Acl::Absent => return Verdict::NoAclRow,
+        Acl::Retired => return Verdict::Retired,
+        Acl::Row(_) => {}
+    }
+    let denied = if !acl.allows(channel) {
+        Some(DenyReason::NotAllowed)
+    } else if !acl.covers_age(seq) {
+        Some(DenyReason::BeforeLifecycle)
+    } else if reason == Reason::DurableChannel {
+        outside(member, channel, seq, generation, dir)
+    } else {
+        None
+    };
+    denied.map_or(Verdict::Release, Verdict::Deny)
 }
+
+/// Why the member's interval does not hold the post, if it does not.
+fn outside(
+    member: &Lifecycle,
+    channel: &Channel,
+    seq: u64,
+    generation: u64,
+    dir: &Directory,
+) -> Option<DenyReason> {
+    let Some(row) = dir.membership(channel, member) else {
+        return Some(DenyReason::NotMember);
+    };
+    if row.holds(seq) {
+        return None;
+    }
+    if generation < row.generation {
+        return match dir.past_holds(channel, member, generation, seq) {
+            Some(true) => None,
+            Some(false) => Some(DenyReason::AfterLeave),
+            None => Some(DenyReason::EarlierGeneration),
+        };
+    }
+    if seq <= row.join_cursor {
+        Some(DenyReason::BeforeJoin)
+    } else {
+        Some(DenyReason::AfterLeave)
+    }
+}
+
+#[cfg(test)]
+mod tests;

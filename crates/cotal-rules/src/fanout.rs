@@ -41,12 +41,49 @@ pub struct Plan {
     pub copies: Vec<Copy>,
 }
 
-/// Routes one post.
+/// Routes one post. A member never gets its own principal's post, and no lifecycle gets two copies.
 #[must_use]
 pub fn plan(post: Post<'_>, dir: &Directory, now_ms: i64) -> Plan {
-    let _ = (post, now_ms);
-    Plan {
-        class: dir.class(post.channel),
-        copies: Vec::new(),
+    let class = dir.class(post.channel);
+    let copies = match class {
+        _ if !post.sender.has_real_owner() => Vec::new(),
+        DeliveryClass::Durable => durable(post, dir),
+        DeliveryClass::Live => mentioned(post, dir, now_ms),
+    };
+    Plan { class, copies }
+}
+
+/// Every member whose interval holds the post, whatever `activated` says (FAN-1). The ACL is not
+/// asked: it is the reader's to judge, at the moment of release (FAN-3).
+fn durable(post: Post<'_>, dir: &Directory) -> Vec<Copy> {
+    dir.members_of(post.channel)
+        .filter(|(member, row)| member.principal != *post.sender && row.holds(post.seq))
+        .map(|(member, row)| Copy {
+            member: member.clone(),
+            generation: row.generation,
+            reason: Reason::DurableChannel,
+        })
+        .collect()
+}
+
+/// Every mentioned peer that may read the channel, joined or not (FAN-2). A post from before the
+/// lifecycle was provisioned is a predecessor's.
+fn mentioned(post: Post<'_>, dir: &Directory, now_ms: i64) -> Vec<Copy> {
+    let mut copies: Vec<Copy> = Vec::new();
+    for name in post.mentions {
+        let Some(member) = dir.resolve_mention(name, now_ms) else {
+            continue;
+        };
+        let acl = dir.acl(&member);
+        let eligible = acl.allows(post.channel) && acl.covers_age(post.seq);
+        let again = copies.iter().any(|copy| copy.member == member);
+        if eligible && !again && member.principal != *post.sender {
+            copies.push(Copy {
+                member,
+                generation: 0,
+                reason: Reason::LiveMention,
+            });
+        }
     }
+    copies
 }

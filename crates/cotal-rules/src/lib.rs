@@ -11,6 +11,9 @@ pub mod membership;
 pub mod overflow;
 pub mod waiting;
 
+#[cfg(test)]
+mod testing;
+
 pub use authorize::{DenyReason, Verdict, verdict};
 pub use directory::{Acl, Applied, Directory, GarbledMember, Membership, Resolved};
 pub use fanout::{Copy, Plan, Post, plan};

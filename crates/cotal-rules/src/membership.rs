@@ -1,7 +1,12 @@
 //! The transitions of a member row, decided over its current state (MEM-2, 3, 4, 6, 7).
+//!
+//! Every change is a compare-and-set on the revision it was decided over, so two daemons, or a
+//! daemon that woke up late, never overwrite each other: the loser starts over. Cursors are CHAT
+//! sequences read before the write; no clock orders anything.
 
 use cotal_wire::control::Code;
-use cotal_wire::rows::MemberRow;
+use cotal_wire::limits::PER_SUBJECT;
+use cotal_wire::rows::{MemberRow, MemberState};
 use cotal_wire::{Channel, Lifecycle};
 
 use crate::directory::{Acl, Membership};
@@ -62,14 +67,51 @@ pub enum JoinStep {
     Refused(Refusal),
 }
 
-/// Decides a join.
+/// Decides a join. An open interval is kept as it is: a second join changes nothing (MEM-6).
 #[must_use]
 pub fn join(current: Option<&Membership>, acl: Acl<'_>, change: Change<'_>) -> JoinStep {
-    let _ = (current, acl, change);
-    JoinStep::Refused(Refusal {
-        code: Code::NotReady,
-        reason: String::new(),
-    })
+    if let Some(refusal) = not_allowed(acl, change.channel) {
+        return JoinStep::Refused(refusal);
+    }
+    let (generation, expect) = match current {
+        Some(row) if row.is_open() => {
+            return JoinStep::AlreadyJoined {
+                membership: row.clone(),
+            };
+        }
+        Some(row) => (row.generation + 1, Expect::Revision(row.revision)),
+        None => (1, Expect::Absent),
+    };
+    let opened = Membership {
+        join_cursor: change.cursor,
+        leave_cursor: None,
+        generation,
+        activated: false,
+        state: MemberState::LiveConfirmed,
+        revision: 0,
+        updated_at: change.now_ms,
+    };
+    let row = opened.to_row(change.channel, change.member, change.writer);
+    JoinStep::Write(Write { row, expect })
+}
+
+fn not_allowed(acl: Acl<'_>, channel: &Channel) -> Option<Refusal> {
+    let (code, reason) = match acl {
+        Acl::Absent => (
+            Code::NotProvisioned,
+            "this lifecycle has no read-ACL row; have the agent provisioned first".to_owned(),
+        ),
+        Acl::Retired => (
+            Code::Retired,
+            "this lifecycle is retired; connect with the successor's credential".to_owned(),
+        ),
+        Acl::Row(row) if row.allows(channel) => return None,
+        Acl::Row(_) => (
+            Code::Denied,
+            format!("the read ACL does not cover {channel}; ask for it to be widened"),
+        ),
+    };
+    Some(Refusal { code, reason })
 }
 
 /// What the second ACL read says about a row just written.
@@ -84,8 +126,7 @@ pub enum AfterWrite {
 /// Judges a row just written by the ACL as it stands after the write (MEM-3).
 #[must_use]
 pub fn after_write(acl: Acl<'_>, channel: &Channel) -> AfterWrite {
-    let _ = (acl, channel);
-    AfterWrite::Keep
+    not_allowed(acl, channel).map_or(AfterWrite::Keep, AfterWrite::Remove)
 }
 
 /// What a leave does next.
@@ -99,11 +140,46 @@ pub enum LeaveStep {
     Refused(Refusal),
 }
 
-/// Decides a leave of `generation`.
+/// Decides a leave of `generation`. It only closes a row that exists (MEM-4), and an older
+/// generation than the row's is refused: the caller speaks of a membership that a rejoin replaced.
 #[must_use]
 pub fn leave(current: Option<&Membership>, generation: u64, change: Change<'_>) -> LeaveStep {
-    let _ = (current, generation, change);
-    LeaveStep::AlreadyLeft
+    let Some(row) = current else {
+        return LeaveStep::AlreadyLeft;
+    };
+    if generation != row.generation {
+        let (code, which) = if generation < row.generation {
+            (Code::StaleGeneration, "an older")
+        } else {
+            (Code::Invalid, "a later")
+        };
+        return LeaveStep::Refused(Refusal {
+            code,
+            reason: format!(
+                "generation {generation} is {which} membership of {} than the current {}; list the \
+                 memberships and leave the current one",
+                change.channel, row.generation
+            ),
+        });
+    }
+    if row.is_open() {
+        LeaveStep::Write(close(row, change.cursor, change))
+    } else {
+        LeaveStep::AlreadyLeft
+    }
+}
+
+/// The row, closed after `cursor`; an interval never ends before it begins.
+fn close(row: &Membership, cursor: u64, change: Change<'_>) -> Write {
+    let closed = Membership {
+        leave_cursor: Some(cursor.max(row.join_cursor)),
+        updated_at: change.now_ms,
+        ..row.clone()
+    };
+    Write {
+        row: closed.to_row(change.channel, change.member, change.writer),
+        expect: Expect::Revision(row.revision),
+    }
 }
 
 /// What an activation does next.
@@ -117,22 +193,49 @@ pub enum ActivateStep {
     Superseded,
 }
 
-/// Decides the activation of `generation` once catch-up is complete; `cursor` is not used.
+/// Decides the activation of `generation` once catch-up is complete; it only updates an open row of
+/// that generation (MEM-4). The change's cursor is not used.
 #[must_use]
 pub fn activate(current: Option<&Membership>, generation: u64, change: Change<'_>) -> ActivateStep {
-    let _ = (current, generation, change);
-    ActivateStep::Superseded
+    let Some(row) = current.filter(|row| row.generation == generation && row.is_open()) else {
+        return ActivateStep::Superseded;
+    };
+    if row.activated {
+        return ActivateStep::AlreadyActive;
+    }
+    let active = Membership {
+        activated: true,
+        state: MemberState::DurableActive,
+        updated_at: change.now_ms,
+        ..row.clone()
+    };
+    ActivateStep::Write(Write {
+        row: active.to_row(change.channel, change.member, change.writer),
+        expect: Expect::Revision(row.revision),
+    })
 }
 
-/// Closes a row whose window retention may have cut (MEM-7).
+/// Closes the row of `generation` whose window retention may have cut (MEM-7). The interval closes
+/// where it began: it then claims no post at all, so no post inside an interval is ever missing.
 #[must_use]
 pub fn close_evicted(
     current: Option<&Membership>,
     generation: u64,
     change: Change<'_>,
-) -> LeaveStep {
-    let _ = (current, generation, change);
-    LeaveStep::AlreadyLeft
+) -> CloseStep {
+    match current.filter(|row| row.generation == generation && row.is_open()) {
+        Some(row) if !row.activated => CloseStep::Write(close(row, row.join_cursor, change)),
+        Some(_) | None => CloseStep::Superseded,
+    }
+}
+
+/// What the closing of an evicted window does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloseStep {
+    /// Write the closed row.
+    Write(Write),
+    /// A leave, a newer join, a removal or an activation came between.
+    Superseded,
 }
 
 /// How full one subject of the channel is.
@@ -147,6 +250,9 @@ pub struct SubjectFill {
 /// Whether retention may have taken a post of the window after `join_cursor` (`wire.md` §5).
 #[must_use]
 pub fn window_evicted(join_cursor: u64, stream_first_seq: u64, subjects: &[SubjectFill]) -> bool {
-    let _ = (join_cursor, stream_first_seq, subjects);
-    false
+    let full = |fill: &SubjectFill| fill.count >= PER_SUBJECT && fill.oldest > join_cursor;
+    stream_first_seq > join_cursor.saturating_add(1) || subjects.iter().any(full)
 }
+
+#[cfg(test)]
+mod tests;

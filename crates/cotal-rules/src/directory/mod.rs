@@ -1,8 +1,30 @@
 //! The in-memory indexes over members, ACLs, channel configs and presence (`wire.md` §4).
-use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass};
-use cotal_wire::{Channel, Lifecycle, Principal};
+//!
+//! Purpose: a decision looks up what it needs and never scans a bucket. Watches feed the indexes in
+//! stream order. Invariants: a value that is not exactly a row changes nothing, so the last valid
+//! row stands; an older revision never replaces a newer one; a tombstone is final; owners that no
+//! deployment mints are never let in.
 
+mod acls;
+mod apply;
+mod garbled;
+mod index;
 mod membership;
+mod presence;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, delivery_class};
+use cotal_wire::{Channel, Lifecycle, Principal};
+use hashbrown::HashMap;
+
+use acls::Acls;
+use garbled::Garbled;
+use index::Interner;
+use presence::Presence;
+use rows::Rows;
+
 pub use membership::{GarbledMember, Membership};
 
 /// What became of one watched value.
@@ -29,11 +51,30 @@ pub enum Acl<'a> {
     Row(&'a AclRow),
 }
 
-impl Acl<'_> {
+impl<'a> Acl<'a> {
+    /// What a leader-served read found.
+    #[must_use]
+    pub fn of(row: Option<&'a AclRow>) -> Self {
+        match row {
+            None => Self::Absent,
+            Some(row) if row.retired => Self::Retired,
+            Some(row) => Self::Row(row),
+        }
+    }
+
     /// Whether the lifecycle may read `channel` now.
     #[must_use]
     pub fn allows(&self, channel: &Channel) -> bool {
         matches!(self, Self::Row(row) if row.allows(channel))
+    }
+
+    /// Whether the post at `seq` on CHAT is younger than the lifecycle; nothing older belongs to it.
+    #[must_use]
+    pub fn covers_age(&self, seq: u64) -> bool {
+        match self {
+            Self::Row(row) => row.activated.is_none_or(|frontier| seq > frontier.chat),
+            Self::Absent | Self::Retired => false,
+        }
     }
 }
 
@@ -48,62 +89,59 @@ pub enum Resolved<T> {
     Several,
 }
 
+#[derive(Debug)]
+struct Config {
+    config: ChannelConfig,
+    revision: u64,
+}
+
 /// The indexes.
 #[derive(Debug, Default)]
-pub struct Directory {}
+pub struct Directory {
+    lifecycles: Interner<Lifecycle>,
+    channels: Interner<Channel>,
+    rows: Rows,
+    acls: Acls,
+    configs: HashMap<Channel, Config>,
+    defaults: Option<Config>,
+    presence: Presence,
+    garbled_members: Garbled,
+    garbled_acls: Garbled,
+    garbled_channels: Garbled,
+    garbled_presence: Garbled,
+}
 
-#[allow(unused_variables, clippy::todo)]
+/// Channels and their members.
 impl Directory {
-    /// Applies a watched member row; `None` is a deletion.
-    pub fn apply_member(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
-        todo!()
-    }
-    /// Applies a watched ACL row; `None` is a deletion. A tombstone is final.
-    pub fn apply_acl(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
-        todo!()
-    }
-    /// Applies a watched channel config or the space's defaults; `None` is a deletion.
-    pub fn apply_channel(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
-        todo!()
-    }
-    /// Applies a watched presence row; `None` is a deletion.
-    pub fn apply_presence(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
-        todo!()
-    }
-    /// Gives the directory a row from the bucket's history: the newest valid one of a garbled key,
-    /// or an earlier generation of a member row.
-    pub fn recover_member(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
-        todo!()
-    }
-    /// The same for an ACL row.
-    pub fn recover_acl(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
-        todo!()
-    }
-    /// The same for a channel config.
-    pub fn recover_channel(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
-        todo!()
-    }
     /// The class of `channel`, by the one resolver (FAN-7).
     #[must_use]
     pub fn class(&self, channel: &Channel) -> DeliveryClass {
-        todo!()
+        let defaults = self.defaults.as_ref().map(|held| &held.config);
+        delivery_class(self.channel_config(channel), defaults)
     }
+
     /// The channel's own config, without the defaults.
     #[must_use]
     pub fn channel_config(&self, channel: &Channel) -> Option<&ChannelConfig> {
-        todo!()
+        self.configs.get(channel).map(|held| &held.config)
     }
-    /// Every member row of `channel`, open or closed.
+
+    /// Every member row of `channel`, open or closed, in an order that only grows.
     pub fn members_of(&self, channel: &Channel) -> impl Iterator<Item = (&Lifecycle, &Membership)> {
-        std::iter::empty()
+        let rows = self.channels.get(channel).into_iter();
+        rows.flat_map(|channel| self.rows.of_channel(channel))
+            .map(|(member, row)| (self.lifecycles.key(member), row))
     }
+
     /// One member's row on `channel`.
     #[must_use]
     pub fn membership(&self, channel: &Channel, member: &Lifecycle) -> Option<&Membership> {
-        todo!()
+        let (channel, member) = (self.channels.get(channel)?, self.lifecycles.get(member)?);
+        self.rows.get(channel, member)
     }
-    /// Whether `seq` lies in the member's interval of an earlier `generation`; `None` when that
-    /// interval is not known and the bucket's history may still hold it.
+
+    /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that interval
+    /// is not known here, and the bucket's history may still hold it ([`Self::recover_member`]).
     #[must_use]
     pub fn past_holds(
         &self,
@@ -112,51 +150,106 @@ impl Directory {
         generation: u64,
         seq: u64,
     ) -> Option<bool> {
-        todo!()
+        let (channel, member) = (self.channels.get(channel)?, self.lifecycles.get(member)?);
+        self.rows.past_holds(channel, member, generation, seq)
     }
+
     /// Every membership of `member`, open or closed, by channel.
     #[must_use]
     pub fn memberships_of(&self, member: &Lifecycle) -> Vec<(Channel, Membership)> {
-        todo!()
+        let rows = self.lifecycles.get(member).into_iter();
+        let rows = rows.flat_map(|member| self.rows.of_member(member));
+        let mut all: Vec<_> = rows
+            .map(|(channel, row)| (self.channels.key(channel).clone(), row.clone()))
+            .collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
     }
+}
+
+/// Lifecycles and their names.
+impl Directory {
     /// The member's read ACL.
     #[must_use]
     pub fn acl(&self, member: &Lifecycle) -> Acl<'_> {
-        todo!()
+        let member = self.lifecycles.get(member);
+        member.map_or(Acl::Absent, |member| self.acls.acl(member))
     }
+
     /// The bucket revision of the member's ACL row, tombstones included.
     #[must_use]
     pub fn acl_revision(&self, member: &Lifecycle) -> Option<u64> {
-        todo!()
+        self.acls.revision(self.lifecycles.get(member)?)
     }
+
     /// The lifecycle of `principal` that has a live ACL row.
     #[must_use]
     pub fn live_lifecycle(&self, principal: &Principal) -> Resolved<Lifecycle> {
-        todo!()
+        match self.acls.live(principal) {
+            Resolved::None => Resolved::None,
+            Resolved::One(member) => Resolved::One(self.lifecycles.key(member).clone()),
+            Resolved::Several => Resolved::Several,
+        }
     }
-    /// Who a mention of `name` reaches (`wire.md` §4).
+
+    /// Who a mention of `name` reaches: the one principal whose live ACL row bears the name; only
+    /// for a name that no live row bears, the one that freshly claims it in presence. The copy goes
+    /// to that principal's one live lifecycle; two candidates get none (FAN-2, `wire.md` §4).
     #[must_use]
     pub fn resolve_mention(&self, name: &str, now_ms: i64) -> Option<Lifecycle> {
-        todo!()
+        let name = name.to_lowercase();
+        let bearers = self.acls.named(&name).iter();
+        let bearers = bearers.map(|&member| &self.lifecycles.key(member).principal);
+        let principal = match only(bearers) {
+            Resolved::None => match only(self.presence.fresh(&name, now_ms)) {
+                Resolved::One(principal) => principal,
+                Resolved::None | Resolved::Several => return None,
+            },
+            Resolved::One(principal) => principal,
+            Resolved::Several => return None,
+        };
+        match self.live_lifecycle(principal) {
+            Resolved::One(lifecycle) => Some(lifecycle),
+            Resolved::None | Resolved::Several => None,
+        }
     }
+
+    /// Forgets presence claims that are no longer fresh; they never decide anything, but they take
+    /// room.
+    pub fn expire_presence(&mut self, now_ms: i64) {
+        self.presence.expire(now_ms);
+    }
+}
+
+/// What the operator is told.
+impl Directory {
     /// Values met so far that were no row of their bucket.
     #[must_use]
     pub fn garbled(&self) -> u64 {
-        todo!()
+        let buckets = [
+            &self.garbled_members,
+            &self.garbled_acls,
+            &self.garbled_channels,
+            &self.garbled_presence,
+        ];
+        buckets.into_iter().map(Garbled::met).sum()
     }
-    /// Member keys whose latest value is garbled now.
-    pub fn garbled_members(&self) -> impl Iterator<Item = &str> {
-        std::iter::empty()
-    }
-    /// What stands behind a garbled member key: the last valid row (absent when the last valid
-    /// state is unknown or a deletion) and the revision to replace.
-    #[must_use]
-    pub fn last_valid_member(&self, key: &str) -> Option<GarbledMember> {
-        todo!()
-    }
+
     /// How many member rows and ACL rows (tombstones included) stand.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        todo!()
+        (self.rows.len(), self.acls.len())
+    }
+}
+
+/// The one distinct item.
+fn only<T: PartialEq>(mut items: impl Iterator<Item = T>) -> Resolved<T> {
+    let Some(first) = items.next() else {
+        return Resolved::None;
+    };
+    if items.all(|item| item == first) {
+        Resolved::One(first)
+    } else {
+        Resolved::Several
     }
 }

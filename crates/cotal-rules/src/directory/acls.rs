@@ -1,0 +1,107 @@
+//! The read-ACL rows, with the indexes that mentions need: who is live, and under which name.
+
+use cotal_wire::Principal;
+use cotal_wire::rows::AclRow;
+
+use super::garbled::Bearers;
+use super::index::slot;
+use super::{Acl, Resolved};
+
+#[derive(Debug, Default)]
+enum Held {
+    #[default]
+    Absent,
+    Retired {
+        revision: u64,
+    },
+    Row(Box<(AclRow, u64)>),
+}
+
+/// ACL rows by interned member.
+#[derive(Debug, Default)]
+pub(super) struct Acls {
+    held: Vec<Held>,
+    live: Bearers<Principal, u32>,
+    names: Bearers<String, u32>,
+    len: usize,
+}
+
+impl Acls {
+    pub(super) fn acl(&self, member: u32) -> Acl<'_> {
+        match self.held.get(member as usize) {
+            None | Some(Held::Absent) => Acl::Absent,
+            Some(Held::Retired { .. }) => Acl::Retired,
+            Some(Held::Row(row)) => Acl::Row(&row.0),
+        }
+    }
+
+    pub(super) fn revision(&self, member: u32) -> Option<u64> {
+        match self.held.get(member as usize)? {
+            Held::Absent => None,
+            Held::Retired { revision } => Some(*revision),
+            Held::Row(row) => Some(row.1),
+        }
+    }
+
+    /// Sets the row, unless a tombstone stands: that is final. Says whether it was set.
+    pub(super) fn put(
+        &mut self,
+        principal: &Principal,
+        member: u32,
+        row: AclRow,
+        revision: u64,
+    ) -> bool {
+        if matches!(self.acl(member), Acl::Retired) && !row.retired {
+            return false;
+        }
+        self.unindex(principal, member);
+        let held = if row.retired {
+            Held::Retired { revision }
+        } else {
+            self.live.add(principal.clone(), member);
+            if let Some(name) = &row.name {
+                self.names.add(name.to_lowercase(), member);
+            }
+            Held::Row(Box::new((row, revision)))
+        };
+        let before = std::mem::replace(slot(&mut self.held, member), held);
+        self.len += usize::from(matches!(before, Held::Absent));
+        true
+    }
+
+    /// Removes the row, unless it is a tombstone.
+    pub(super) fn remove(&mut self, principal: &Principal, member: u32) {
+        if matches!(self.acl(member), Acl::Row(_)) {
+            self.unindex(principal, member);
+            *slot(&mut self.held, member) = Held::Absent;
+            self.len -= 1;
+        }
+    }
+
+    fn unindex(&mut self, principal: &Principal, member: u32) {
+        if let Some(Held::Row(row)) = self.held.get(member as usize) {
+            self.live.remove(principal, &member);
+            if let Some(name) = &row.0.name {
+                self.names.remove(name.to_lowercase().as_str(), &member);
+            }
+        }
+    }
+
+    /// The principal's member with a live row.
+    pub(super) fn live(&self, principal: &Principal) -> Resolved<u32> {
+        match self.live.of(principal) {
+            [] => Resolved::None,
+            [member] => Resolved::One(*member),
+            _ => Resolved::Several,
+        }
+    }
+
+    /// The members whose live row bears the lowercased `name`.
+    pub(super) fn named(&self, name: &str) -> &[u32] {
+        self.names.of(name)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
