@@ -1,1 +1,33 @@
 //! Provisioning of spaces and agents, and the executor of everything that needs a signing key.
+//!
+//! Purpose: the privileged side of a mesh. It signs, so it never serves content: the delivery
+//! daemon does that, and holds no signing key. Invariant: every operation can be repeated, changes
+//! nothing that is right, and runs on a short-lived credential of exactly one of the wire's
+//! profiles.
+//!
+//! - [`Authority`]: the keys of a space and the one-shot credentials of its offices.
+//! - [`provision_space`]: streams, buckets and first rows.
+//! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
+//! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
+//! - [`launch`]: the broker's and the daemon's processes.
+//! - [`Rail`]: the daemon's rails as this side asks on them.
+
+mod agents;
+mod authority;
+mod claims;
+pub mod clock;
+mod credentials;
+mod error;
+pub mod launch;
+mod provision;
+mod rail;
+mod repair;
+pub mod rows;
+
+pub use agents::{Added, Agent, AgentName, Agents, Begun, NewAgent, Provisioning};
+pub use authority::{Authority, BrokerAddress, Office};
+pub use credentials::{DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials};
+pub use error::ManagerError;
+pub use provision::{Provisioned, Shape, provision_space};
+pub use rail::{Liveness, Rail};
+pub use repair::Change;

@@ -1,0 +1,152 @@
+//! The signing side of one space, and the short-lived credentials it works with.
+//!
+//! Invariant: nothing here ever runs on an allow-all user. Every connection is one of the wire's
+//! profiles, minted for minutes, and its credential never touches a disk.
+
+use cotal_nats::{ConnectOptions, Connection, Creds, TlsMode};
+use cotal_trust::{SpaceAccount, Trust, UserKey, mint_profile, mint_system_profile};
+use cotal_wire::profile::{Profile, SystemProfile};
+use cotal_wire::{Principal, Space};
+use cotal_workspace::Root;
+
+use crate::clock::unix_seconds;
+use crate::error::{Doing, ManagerError};
+
+/// How long a one-shot credential lives, in seconds.
+const ONE_SHOT: i64 = 5 * 60;
+
+/// Where a broker listens and how it is spoken to.
+#[derive(Debug, Clone)]
+pub struct BrokerAddress {
+    /// Its URL.
+    pub url: String,
+    /// The transport demanded.
+    pub tls: TlsMode,
+}
+
+/// An office that the manager's side of a space holds for one piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Office {
+    /// Agents: their rows, consumers and retirement.
+    Supervisor,
+    /// What people ask: every bucket and stream's state, channel configs.
+    Operator,
+    /// Creation of streams and buckets.
+    Provisioner,
+}
+
+impl Office {
+    fn profile(self, own: Principal) -> Profile {
+        match self {
+            Self::Supervisor => Profile::Supervisor(own),
+            Self::Operator => Profile::Operator(own),
+            Self::Provisioner => Profile::Provisioner,
+        }
+    }
+}
+
+/// The keys of one space.
+#[derive(Debug)]
+pub struct Authority {
+    trust: Trust,
+    account: SpaceAccount,
+}
+
+impl Authority {
+    /// Opens the trust material of a root and the account of a space; makes what is missing.
+    ///
+    /// # Errors
+    /// When trust material is damaged or lost, or cannot be written.
+    pub fn create_or_open(root: &Root, space: &Space) -> Result<Self, ManagerError> {
+        let now = unix_seconds();
+        let trust = Trust::create_or_open(root, now)?;
+        let account = trust.space_account(space, now)?;
+        Ok(Self { trust, account })
+    }
+
+    /// Opens trust material that must exist.
+    ///
+    /// # Errors
+    /// When the root has none, or none for this space.
+    pub fn open(root: &Root, space: &Space) -> Result<Self, ManagerError> {
+        let trust = Trust::open(root)?;
+        let account = trust
+            .find_account(space)?
+            .ok_or_else(|| cotal_trust::TrustError::NoAccount(space.clone()))?;
+        Ok(Self { trust, account })
+    }
+
+    /// The operator, the system account and every space's account.
+    #[must_use]
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// The account of the space.
+    #[must_use]
+    pub fn account(&self) -> &SpaceAccount {
+        &self.account
+    }
+
+    /// The space.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        self.account.space()
+    }
+
+    /// A fresh one-shot credential of an office.
+    ///
+    /// # Errors
+    /// When it cannot be signed.
+    pub fn one_shot(&self, office: Office) -> Result<(Principal, Creds), ManagerError> {
+        let key = UserKey::generate();
+        let own = key.principal().map_err(cotal_trust::MintError::from)?;
+        let now = unix_seconds();
+        let profile = office.profile(own.clone());
+        let minted = mint_profile(&self.account, &key, &profile, now, Some(now + ONE_SHOT))?;
+        Ok((own, Creds::parse(minted.creds.expose())?))
+    }
+
+    /// A connection in an office; it ends with the work it was made for.
+    ///
+    /// # Errors
+    /// When the credential cannot be signed or the broker cannot be reached.
+    pub async fn connect(
+        &self,
+        office: Office,
+        broker: &BrokerAddress,
+    ) -> Result<(Principal, Connection), ManagerError> {
+        let (own, creds) = self.one_shot(office)?;
+        let name = format!("cotal {office:?} {}", self.space()).to_lowercase();
+        Ok((own, connect(broker, &name, creds).await?))
+    }
+
+    /// Pushes the account's JWT to a running broker, so that a space can be added, and a user
+    /// revoked, while it runs.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached, or does not take the JWT.
+    pub async fn push_account(&self, broker: &BrokerAddress) -> Result<(), ManagerError> {
+        let key = UserKey::generate();
+        let (system, profile) = (self.trust.system(), SystemProfile::ClaimsPusher);
+        let minted = mint_system_profile(system, &key, &profile, None, unix_seconds())?;
+        let creds = Creds::parse(minted.creds.expose())?;
+        let connection = connect(broker, "cotal claims-pusher", creds).await?;
+        let pushed = crate::claims::push(&connection, self.account.jwt()).await;
+        connection.close(CLOSE).await;
+        pushed.doing(|| format!("push the account of space {} to the broker", self.space()))
+    }
+}
+
+const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
+
+async fn connect(
+    broker: &BrokerAddress,
+    name: &str,
+    creds: Creds,
+) -> Result<Connection, ManagerError> {
+    let options = ConnectOptions::new(&broker.url, name, creds.into()).tls(broker.tls.clone());
+    Connection::connect(options)
+        .await
+        .doing(|| format!("connect to the broker at {} as {name}", broker.url))
+}

@@ -1,0 +1,254 @@
+//! The daemon's credentials on a root: made once, renewed in time, each with its nkey kept.
+//!
+//! Invariant: a credential that is right is not touched, and a renewal never changes the identity
+//! it belongs to (CRD-7).
+
+use cotal_trust::{Minted, UserKey, mint_profile, mint_system_profile};
+use cotal_wire::creds::Creds;
+use cotal_wire::permissions::Permissions;
+use cotal_wire::profile::{Profile, SystemProfile};
+use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore};
+
+use crate::authority::Authority;
+use crate::clock::unix_seconds;
+use crate::error::ManagerError;
+
+/// The credentials that the daemon of a space runs on.
+pub const DAEMON_CREDENTIALS: [SecretKind; 4] = [
+    SecretKind::Delivery,
+    SecretKind::MembershipRw,
+    SecretKind::MembershipObserver,
+    SecretKind::ConnectionEvictor,
+];
+
+/// Why a credential was minted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// There was none.
+    #[error("there was none")]
+    Missing,
+    /// What was there does not read.
+    #[error("the old one was damaged")]
+    Damaged,
+    /// What was there belongs to another account.
+    #[error("the old one was of another account")]
+    Foreign,
+    /// What was there is past half its life.
+    #[error("the old one was past half its life")]
+    Aged,
+    /// What was there grants something else than its profile.
+    #[error("the old one did not grant what its profile grants")]
+    Outdated,
+}
+
+/// A credential that was minted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renewed {
+    /// Which.
+    pub kind: SecretKind,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Makes and renews what the daemon of a space needs; tells what was minted.
+///
+/// # Errors
+/// When a credential cannot be signed, read or written.
+pub fn ensure_daemon_credentials(
+    authority: &Authority,
+    store: &dyn SecretStore,
+) -> Result<Vec<Renewed>, ManagerError> {
+    let mut renewed = Vec::new();
+    for kind in DAEMON_CREDENTIALS {
+        let key = SecretKey::new(authority.space(), kind.clone());
+        let stored = store.get(&key)?;
+        let have = stored.as_ref().map(|s| Creds::parse(s.expose()).ok());
+        let now = unix_seconds();
+        let Some(reason) = judge(authority, &kind, have.as_ref().map(Option::as_ref), now)? else {
+            continue;
+        };
+        let user = match have.flatten() {
+            Some(creds) if reason != Reason::Foreign => {
+                UserKey::from_seed(&Secret::new(creds.seed)).unwrap_or_else(|_| UserKey::generate())
+            }
+            _ => UserKey::generate(),
+        };
+        let minted = mint(authority, &kind, &user, now)?;
+        store.put(&key, &minted.creds)?;
+        renewed.push(Renewed { kind, reason });
+    }
+    Ok(renewed)
+}
+
+/// What is wrong with a stored credential, if anything.
+fn judge(
+    authority: &Authority,
+    kind: &SecretKind,
+    have: Option<Option<&Creds>>,
+    now: i64,
+) -> Result<Option<Reason>, ManagerError> {
+    let creds = match have {
+        None => return Ok(Some(Reason::Missing)),
+        Some(None) => return Ok(Some(Reason::Damaged)),
+        Some(Some(creds)) => creds,
+    };
+    let claims = &creds.claims;
+    let account = match kind {
+        SecretKind::Delivery | SecretKind::MembershipRw => authority.account().public_key(),
+        _ => authority.trust().system().public_key(),
+    };
+    if claims.account != account {
+        return Ok(Some(Reason::Foreign));
+    }
+    let Ok(key) = UserKey::from_seed(&Secret::new(&creds.seed)) else {
+        return Ok(Some(Reason::Damaged));
+    };
+    if key.public_key() != claims.subject.as_str() {
+        return Ok(Some(Reason::Damaged));
+    }
+    if is_past_half(claims.issued_at, claims.expires_at, now) {
+        return Ok(Some(Reason::Aged));
+    }
+    let granted = permissions(authority, kind, &key)?;
+    let same = claims.pub_allow == granted.pub_allow && claims.sub_allow == granted.sub_allow;
+    Ok((!same).then_some(Reason::Outdated))
+}
+
+fn is_past_half(issued_at: i64, expires_at: Option<i64>, now: i64) -> bool {
+    expires_at.is_some_and(|end| now >= issued_at + (end - issued_at) / 2)
+}
+
+/// One of the daemon's users: of the space's account, or of the system account.
+enum User {
+    Space(Profile),
+    System(SystemProfile),
+}
+
+impl User {
+    fn of(authority: &Authority, kind: &SecretKind, key: &UserKey) -> Result<Self, ManagerError> {
+        let own = key.principal().map_err(cotal_trust::MintError::from)?;
+        Ok(match kind {
+            SecretKind::MembershipRw => Self::Space(Profile::MembershipRw),
+            SecretKind::MembershipObserver => Self::System(SystemProfile::MembershipObserver {
+                account: authority.account().public_key(),
+            }),
+            SecretKind::ConnectionEvictor => Self::System(SystemProfile::ConnectionEvictor),
+            _ => Self::Space(Profile::Delivery(own)),
+        })
+    }
+}
+
+fn permissions(
+    authority: &Authority,
+    kind: &SecretKind,
+    key: &UserKey,
+) -> Result<Permissions, ManagerError> {
+    let conn = key.conn_id().map_err(cotal_trust::MintError::from)?;
+    Ok(match User::of(authority, kind, key)? {
+        User::Space(profile) => profile.permissions(authority.space(), &conn),
+        User::System(profile) => profile.permissions(&conn),
+    })
+}
+
+fn mint(
+    authority: &Authority,
+    kind: &SecretKind,
+    key: &UserKey,
+    now: i64,
+) -> Result<Minted, ManagerError> {
+    Ok(match User::of(authority, kind, key)? {
+        User::Space(profile) => {
+            let expires_at = profile.lifetime().map(|life| now + life);
+            mint_profile(authority.account(), key, &profile, now, expires_at)?
+        }
+        User::System(profile) => {
+            let (system, space) = (authority.trust().system(), authority.space());
+            mint_system_profile(system, key, &profile, Some(space), now)?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_wire::Space;
+    use cotal_workspace::{FileStore, MemoryStore, Root};
+
+    use super::*;
+
+    fn authority() -> (tempfile::TempDir, Authority, FileStore) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let space = Space::parse("main").unwrap();
+        let authority = Authority::create_or_open(&root, &space).unwrap();
+        (dir, authority, FileStore::new(root))
+    }
+
+    fn get(store: &dyn SecretStore, authority: &Authority, kind: &SecretKind) -> Creds {
+        let key = SecretKey::new(authority.space(), kind.clone());
+        Creds::parse(store.get(&key).unwrap().unwrap().expose()).unwrap()
+    }
+
+    #[test]
+    fn a_second_run_touches_nothing() {
+        let (_dir, authority, store) = authority();
+        let made = ensure_daemon_credentials(&authority, &store).unwrap();
+        assert_eq!(made.len(), DAEMON_CREDENTIALS.len());
+        assert_eq!(ensure_daemon_credentials(&authority, &store).unwrap(), []);
+    }
+
+    #[test]
+    fn crd_1_and_7_the_daemon_is_its_nkey_and_a_renewal_keeps_it() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let before = get(&store, &authority, &SecretKind::Delivery);
+        let principal = before.claims.principal().unwrap();
+        assert_eq!(principal.actor(), before.claims.subject.as_str());
+        assert!(!before.claims.pub_allow.iter().any(|subject| subject == ">"));
+
+        let key = UserKey::from_seed(&Secret::new(&before.seed)).unwrap();
+        let old = unix_seconds() - 13 * 3_600;
+        let aged = mint(&authority, &SecretKind::Delivery, &key, old).unwrap();
+        let at = SecretKey::new(authority.space(), SecretKind::Delivery);
+        store.put(&at, &aged.creds).unwrap();
+        let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
+        let (kind, reason) = (SecretKind::Delivery, Reason::Aged);
+        assert_eq!(renewed, [Renewed { kind, reason }]);
+        let after = get(&store, &authority, &SecretKind::Delivery);
+        assert_eq!(after.claims.subject, before.claims.subject);
+        assert!(after.claims.expires_at > before.claims.expires_at.map(|end| end - 2));
+    }
+
+    #[test]
+    fn damaged_foreign_and_outdated_credentials_are_replaced() {
+        let (_dir, own, store) = authority();
+        let (_other_dir, foreign, _) = authority();
+        ensure_daemon_credentials(&own, &store).unwrap();
+        let at = SecretKey::new(own.space(), SecretKind::MembershipRw);
+        let key = UserKey::generate();
+        let theirs = mint(&foreign, &at.kind, &key, unix_seconds())
+            .unwrap()
+            .creds;
+        let (account, profile) = (own.account(), Profile::Provisioner);
+        let now = unix_seconds();
+        let other = mint_profile(account, &key, &profile, now, Some(now + 86_400)).unwrap();
+        for (text, reason) in [
+            (Secret::new("garbage"), Reason::Damaged),
+            (theirs, Reason::Foreign),
+            (other.creds, Reason::Outdated),
+        ] {
+            store.put(&at, &text).unwrap();
+            let renewed = ensure_daemon_credentials(&own, &store).unwrap();
+            let kind = SecretKind::MembershipRw;
+            assert_eq!(renewed, [Renewed { kind, reason }]);
+        }
+        let empty = MemoryStore::new("m");
+        assert_eq!(ensure_daemon_credentials(&own, &empty).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn half_a_life_is_the_renewal_point() {
+        assert!(!is_past_half(100, Some(200), 149));
+        assert!(is_past_half(100, Some(200), 150));
+        assert!(!is_past_half(100, None, i64::MAX));
+    }
+}

@@ -1,0 +1,155 @@
+//! What can go wrong while a mesh is provisioned.
+
+use std::path::PathBuf;
+
+use cotal_nats::NatsError;
+use cotal_trust::{MintError, TrustError};
+use cotal_wire::creds::CredsError;
+use cotal_wire::{Principal, Space};
+use cotal_workspace::lock::LockError;
+use cotal_workspace::record::RecordError;
+use cotal_workspace::{FileError, StoreError};
+
+/// Why a space, an agent or a credential could not be provisioned.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The broker did not do what it was asked.
+    #[error("cannot {doing}")]
+    Broker {
+        /// What was tried, on what.
+        doing: String,
+        /// What the broker answered, or that it did not.
+        source: NatsError,
+    },
+    /// Trust material is missing or unusable.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// A credential could not be minted.
+    #[error(transparent)]
+    Mint(#[from] MintError),
+    /// A credential that was just minted does not read; the product is at fault.
+    #[error("a freshly minted credential does not read: {0}")]
+    Minted(#[from] cotal_nats::CredsError),
+    /// A stored credential could not be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A stored credential does not read.
+    #[error(
+        "the credential of {principal} is damaged: {source}; retire the agent and add it again"
+    )]
+    DamagedCreds {
+        /// Whose.
+        principal: Principal,
+        /// What is wrong with it.
+        source: CredsError,
+    },
+    /// A file of the root could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Another process works on the same thing.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A process record could not be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The name cannot become a principal.
+    #[error("{0:?} cannot be an agent's name: use letters, digits and _, at most 128 of them")]
+    Name(String),
+    /// Another agent is called the same.
+    #[error("the name {name:?} is already borne by {holder}: choose another")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+        /// Who bears it.
+        holder: Principal,
+    },
+    /// The agent lives, but its credential is lost.
+    #[error(
+        "{0} is provisioned, but its credential is not on this root: retire it with `cotal agent \
+         retire`, then add it again"
+    )]
+    CredentialLost(Principal),
+    /// Several incarnations of one principal live.
+    #[error("{principal} has {count} live incarnations: retire it before it is provisioned again")]
+    Ambiguous {
+        /// Who.
+        principal: Principal,
+        /// How many.
+        count: usize,
+    },
+    /// An ACL row is damaged beyond its history.
+    #[error(
+        "an ACL row of {0} is damaged and its history holds no valid one: retire the agent before \
+         it is provisioned again"
+    )]
+    GarbledRow(Principal),
+    /// The record of an interrupted provisioning does not read.
+    #[error(
+        "{path} does not read: {problem}; remove it, and the provisioning begins anew",
+        path = path.display()
+    )]
+    PendingRecord {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The kernel gave no randomness.
+    #[error("the kernel gave no randomness: {0}")]
+    Randomness(String),
+    /// A row could not be encoded.
+    #[error("cannot encode a row: {0}")]
+    Encode(#[from] serde_json::Error),
+    /// The broker did not start.
+    #[error(transparent)]
+    Start(Box<cotal_broker::BrokerError>),
+    /// A program could not be started.
+    #[error("cannot start {program}: {source}", program = program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// A process could not be signalled or waited for.
+    #[error("cannot {operation} process {pid}: {source}")]
+    Process {
+        /// What was tried.
+        operation: &'static str,
+        /// Its number.
+        pid: u32,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// A process outlived SIGKILL.
+    #[error("process {pid} did not end although it was killed; it may hang in the kernel")]
+    Immortal {
+        /// Its number.
+        pid: u32,
+    },
+    /// The daemon answered with a refusal.
+    #[error("the daemon of space {space} refused {op}: {reason}")]
+    Refused {
+        /// The space.
+        space: Space,
+        /// The operation.
+        op: String,
+        /// Its sentence.
+        reason: String,
+    },
+}
+
+/// Names what was tried when the broker fails.
+pub(crate) trait Doing<T> {
+    /// Adds what was tried.
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, ManagerError>;
+}
+
+impl<T> Doing<T> for Result<T, NatsError> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, ManagerError> {
+        self.map_err(|source| ManagerError::Broker {
+            doing: what(),
+            source,
+        })
+    }
+}

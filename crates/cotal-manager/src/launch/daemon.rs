@@ -1,0 +1,262 @@
+//! The delivery daemon of a space, as a process.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use cotal_wire::Space;
+use cotal_workspace::{Component, PidFile, Reservation, Root, Segment, Standing};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use super::process::{Process, Stopped};
+use crate::error::ManagerError;
+use crate::rail::{Liveness, Rail};
+
+/// A daemon that has not ended this long after SIGTERM is killed (LIF-10).
+const STOP_WITHIN: Duration = Duration::from_secs(15);
+/// A probe costs one message, and a daemon is bound within a fraction of a second.
+const PROBE_EVERY: Duration = Duration::from_millis(50);
+/// More of a log than one run writes while it starts.
+const TAIL_BYTES: u64 = 16 * 1024;
+const TAIL_LINES: usize = 4;
+
+/// How a daemon is started.
+#[derive(Debug, Clone)]
+pub struct DaemonLaunch {
+    /// The `cotal` binary.
+    pub program: PathBuf,
+    /// The root whose credentials it runs on.
+    pub root: Root,
+    /// The space it serves.
+    pub space: Space,
+    /// The broker it dials.
+    pub server: String,
+    /// `human` or `json`.
+    pub log_format: String,
+}
+
+/// A daemon that this process started. Dropping it leaves it running.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+    log_start: u64,
+}
+
+/// What became of a daemon that was started.
+#[derive(Debug)]
+pub enum Started {
+    /// Its responder answered that it serves.
+    Serving,
+    /// It ended, with the reason that its log gives.
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// The end of its log.
+        reason: String,
+    },
+    /// It runs, and its responder is not bound.
+    NotBound {
+        /// What the last probe said.
+        last: Liveness,
+        /// The end of its log.
+        reason: String,
+    },
+}
+
+impl DaemonLaunch {
+    /// Starts it with its output in its own log (LIF-7), in a process group of its own: an
+    /// interrupt from the terminal is for whoever decides the order in which things end.
+    ///
+    /// # Errors
+    /// When its log cannot be opened or the program does not start.
+    pub fn start(&self) -> Result<Daemon, ManagerError> {
+        let failed = |source| ManagerError::Spawn {
+            program: self.program.clone(),
+            source,
+        };
+        let log = self.root.delivery_log(&Segment::from(&self.space));
+        let (out, log_start) = open_log(&log).map_err(failed)?;
+        let child = Command::new(&self.program)
+            .args(["deliver", "--space", self.space.as_str(), "--root"])
+            .arg(self.root.dir())
+            .args(["--server", &self.server, "--log-format", &self.log_format])
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().map_err(failed)?)
+            .stderr(out)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Daemon {
+            child,
+            log,
+            log_start,
+        })
+    }
+}
+
+impl Daemon {
+    /// Its process id, until it has been waited for.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Waits until its responder answers, it ends, or `within` is over (LIF-6).
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn serving(
+        &mut self,
+        rail: &Rail,
+        within: Duration,
+    ) -> Result<Started, ManagerError> {
+        let deadline = Instant::now() + within;
+        loop {
+            let probed = tokio::select! {
+                status = self.child.wait() => {
+                    let status = status.map_err(|e| self.failed(e))?;
+                    return Ok(Started::Ended { status, reason: self.reason() });
+                }
+                probed = rail.probe() => probed,
+            };
+            match probed {
+                Liveness::Bound => return Ok(Started::Serving),
+                last if Instant::now() >= deadline => {
+                    let reason = self.reason();
+                    return Ok(Started::NotBound { last, reason });
+                }
+                Liveness::Unbound | Liveness::Unknown(_) => sleep(PROBE_EVERY).await,
+            }
+        }
+    }
+
+    /// Waits until it ends. Cancel-safe.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn wait(&mut self) -> Result<ExitStatus, ManagerError> {
+        let status = self.child.wait().await;
+        status.map_err(|e| self.failed(e))
+    }
+
+    /// The last lines that this run wrote to its log.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        tail(&self.log, self.log_start).unwrap_or_default()
+    }
+
+    fn failed(&self, source: io::Error) -> ManagerError {
+        ManagerError::Process {
+            operation: "wait for",
+            pid: self.child.id().unwrap_or_default(),
+            source,
+        }
+    }
+}
+
+/// The record of a space's daemon.
+#[must_use]
+pub fn daemon_record(root: &Root, space: &Space) -> PidFile {
+    let path = root.delivery_pid(&Segment::from(space));
+    PidFile::new(path, Component::Delivery, space)
+}
+
+/// The running daemon of a space, whoever started it; `None` when none is recorded.
+///
+/// # Errors
+/// When its record cannot be read.
+pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, ManagerError> {
+    let record = daemon_record(root, space);
+    let Standing::Live { pid } = record.verify()? else {
+        return Ok(None);
+    };
+    let Some(process) = Process::open(pid)? else {
+        return Ok(None);
+    };
+    // Judged again with the process in hand: the number may have been reused before it was.
+    Ok((record.verify()? == Standing::Live { pid }).then_some(process))
+}
+
+/// Stops the daemon of a space as LIF-10 says; `None` when none was recorded. A record that is
+/// provably of another program is cleared and nobody is signalled (LIF-11).
+///
+/// # Errors
+/// When another process is stopping it, or it cannot be stopped.
+pub async fn stop_daemon(root: &Root, space: &Space) -> Result<Option<Stopped>, ManagerError> {
+    let _held = Reservation::try_acquire(&root.delivery_stop_lock(&Segment::from(space)))?;
+    let stopped = match running_daemon(root, space)? {
+        Some(daemon) => Some(daemon.stop(STOP_WITHIN).await?),
+        None => None,
+    };
+    daemon_record(root, space).remove_if_stale()?;
+    Ok(stopped)
+}
+
+fn open_log(path: &Path) -> io::Result<(File, u64)> {
+    let mut options = OpenOptions::new();
+    let file = options.append(true).create(true).mode(0o600).open(path)?;
+    let start = file.metadata()?.len();
+    Ok((file, start))
+}
+
+/// The last lines after `start`; a log that rotated since is read from its beginning.
+fn tail(path: &Path, start: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.metadata()?.len();
+    let start = if start <= end { start } else { 0 };
+    file.seek(SeekFrom::Start(start.max(end.saturating_sub(TAIL_BYTES))))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lif_7_a_reason_is_what_this_run_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("delivery.main.log");
+        std::fs::write(&path, "an earlier run\n").unwrap();
+        let (mut file, start) = open_log(&path).unwrap();
+        assert_eq!(tail(&path, start).unwrap(), "");
+        io::Write::write_all(&mut file, b"one\ntwo\n").unwrap();
+        assert_eq!(tail(&path, start).unwrap(), "one\ntwo");
+        std::fs::write(&path, "x\n").unwrap();
+        assert_eq!(tail(&path, start).unwrap(), "x", "the log rotated");
+    }
+
+    #[tokio::test]
+    async fn lif_11_a_record_of_another_program_is_cleared_and_nobody_is_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let space = Space::parse("main").unwrap();
+        let record = daemon_record(&root, &space);
+        record.write(std::process::id()).unwrap();
+        assert!(stop_daemon(&root, &space).await.unwrap().is_none());
+        assert_eq!(record.verify().unwrap(), Standing::Absent);
+    }
+
+    #[tokio::test]
+    async fn lif_10_one_stop_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let space = Space::parse("main").unwrap();
+        let path = root.delivery_stop_lock(&Segment::from(&space));
+        let held = Reservation::try_acquire(&path).unwrap();
+        assert!(matches!(
+            stop_daemon(&root, &space).await,
+            Err(ManagerError::Lock(_))
+        ));
+        drop(held);
+        assert!(stop_daemon(&root, &space).await.unwrap().is_none());
+    }
+}

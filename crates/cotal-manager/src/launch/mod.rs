@@ -1,0 +1,12 @@
+//! The broker's and the daemon's processes: started, proven, stopped.
+//!
+//! Invariant: what is stopped is what was started on this root. A record is believed only together
+//! with the process behind it.
+
+mod broker;
+mod daemon;
+mod process;
+
+pub use broker::{BrokerLaunch, running_broker, stop_broker};
+pub use daemon::{Daemon, DaemonLaunch, Started, daemon_record, running_daemon, stop_daemon};
+pub use process::{Process, Stopped};

@@ -1,0 +1,179 @@
+//! The streams, buckets and first rows of a space.
+//!
+//! Invariant: repeatable. What is right stays untouched, what is missing is made, and what
+//! contradicts the wire is updated in place; nothing is ever deleted to be made anew.
+
+use cotal_nats::js::ConsumerAction;
+use cotal_nats::{Bucket, Connection, NatsError};
+use cotal_wire::Space;
+use cotal_wire::names;
+use cotal_wire::rows::{ChannelConfig, DeliveryClass};
+use cotal_wire::streams::{ConsumerConfig, StreamConfig};
+use serde_json::{Map, Value, json};
+
+use crate::error::{Doing, ManagerError};
+use crate::repair::{self, Change};
+
+/// Which kind of mesh a space is provisioned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Everything that the delivery daemon needs.
+    Durable,
+    /// Without a daemon there is no backstop: only what live traffic and its history use (LIF-14).
+    LiveOnly,
+}
+
+/// What provisioning did; an unchanged space gives an empty one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Provisioned {
+    /// Streams, buckets, consumers and rows that were made.
+    pub created: Vec<String>,
+    /// Streams that were repaired, and how.
+    pub repaired: Vec<(String, Vec<Change>)>,
+}
+
+/// Brings a space to what the wire demands.
+///
+/// `connection` holds the provisioner's permissions.
+///
+/// # Errors
+/// When the broker does not do what it is asked; running it again continues.
+pub async fn provision_space(
+    connection: &Connection,
+    space: &Space,
+    shape: Shape,
+) -> Result<Provisioned, ManagerError> {
+    let mut done = Provisioned::default();
+    for config in configs(connection, space, shape) {
+        let is_new = ensure_stream(connection, &config, &mut done).await?;
+        // A consumer that vanished from an old stream is the daemon's to miss: made anew here, it
+        // would silently skip what was posted in between.
+        if is_new {
+            ensure_consumers(connection, space, &config.name, &mut done).await?;
+        }
+    }
+    ensure_defaults(connection, space, shape, &mut done).await?;
+    Ok(done)
+}
+
+fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamConfig> {
+    let max_payload = connection.max_payload() as u64;
+    // Fast ingest came with 2.14; the daemon does without it on an older broker.
+    let batched = connection.server_at_least(2, 14, 0);
+    let streams = space.stream_configs(max_payload, batched);
+    let buckets = names::Bucket::ALL.map(|bucket| space.bucket_config(bucket));
+    let all = streams.into_iter().chain(buckets);
+    match shape {
+        Shape::Durable => all.collect(),
+        Shape::LiveOnly => {
+            let live = [
+                space.chat_stream(),
+                space.dm_stream(),
+                space.task_stream(),
+                space.kv_stream(names::Bucket::Presence),
+                space.kv_stream(names::Bucket::Channels),
+            ];
+            all.filter(|config| live.contains(&config.name)).collect()
+        }
+    }
+}
+
+/// Makes or repairs a stream; tells whether it is new.
+async fn ensure_stream(
+    connection: &Connection,
+    want: &StreamConfig,
+    done: &mut Provisioned,
+) -> Result<bool, ManagerError> {
+    let name = &want.name;
+    let have = match connection.stream_info(name).await {
+        Ok(info) => info.config,
+        Err(NatsError::Absent { .. }) => {
+            let made = connection.create_stream(name, want).await;
+            made.doing(|| format!("create the stream {name}"))?;
+            done.created.push(name.clone());
+            return Ok(true);
+        }
+        Err(error) => return Err(error).doing(|| format!("look at the stream {name}")),
+    };
+    let have = match serde_json::to_value(&have) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let changes = repair::changes(&have, want);
+    if changes.is_empty() {
+        return Ok(false);
+    }
+    let fields: Vec<_> = changes.iter().map(|change| change.field).collect();
+    let repaired = repair::repaired(&have, &changes);
+    let updated = connection.update_stream(name, &repaired).await;
+    updated.doing(|| format!("repair {} of the stream {name}", fields.join(", ")))?;
+    done.repaired.push((name.clone(), changes));
+    Ok(false)
+}
+
+async fn ensure_consumers(
+    connection: &Connection,
+    space: &Space,
+    stream: &str,
+    done: &mut Provisioned,
+) -> Result<(), ManagerError> {
+    let standing = [
+        (space.chat_stream(), space.fanout_config(None)),
+        (space.inbox_stream(), space.reader_config()),
+        (space.ept_req_stream(), space.timer_writer_config()),
+    ];
+    for (on, config) in standing {
+        if on == stream {
+            ensure_consumer(connection, stream, &config).await?;
+            done.created.push(format!("{stream}/{}", config.name));
+        }
+    }
+    Ok(())
+}
+
+/// Makes a consumer unless one of that name is there.
+pub(crate) async fn ensure_consumer(
+    connection: &Connection,
+    stream: &str,
+    config: &ConsumerConfig,
+) -> Result<(), ManagerError> {
+    let (name, filter) = (&config.name, config.filter_subject.as_deref());
+    let made = connection
+        .create_consumer(stream, name, filter, config, ConsumerAction::Create)
+        .await;
+    match made {
+        // The name binds owner, incarnation or role, so whoever has it is the one that is meant.
+        Ok(_) | Err(NatsError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error).doing(|| format!("create the consumer {name} on {stream}")),
+    }
+}
+
+/// Writes the deployment's class, unless the space has its defaults already.
+async fn ensure_defaults(
+    connection: &Connection,
+    space: &Space,
+    shape: Shape,
+    done: &mut Provisioned,
+) -> Result<(), ManagerError> {
+    let class = match shape {
+        Shape::Durable => DeliveryClass::Durable,
+        Shape::LiveOnly => DeliveryClass::Live,
+    };
+    let config = ChannelConfig {
+        delivery_class: Some(class),
+        ..ChannelConfig::default()
+    };
+    let bucket = Bucket::new(connection, &space.bucket(names::Bucket::Channels));
+    let value = json!(config).to_string().into();
+    // Revision 0 means "never written": a default that was changed or removed stays so. The
+    // provisioner may not read rows, and need not.
+    match bucket.update(names::DEFAULTS_KEY, value, 0).await {
+        Ok(_) => {
+            done.created
+                .push(format!("{}/{}", bucket.name(), names::DEFAULTS_KEY));
+            Ok(())
+        }
+        Err(NatsError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error).doing(|| format!("write the defaults of space {space}")),
+    }
+}
