@@ -11,11 +11,11 @@
 //! Nothing here reads the environment; the caller passes in what it read.
 
 pub mod config;
-mod fetch;
 pub mod locate;
 pub mod probe;
 pub mod process;
 mod version;
+pub mod wheel;
 
 pub use config::{Auth, Cluster, JetStream, Jwt, ListenPort, ServerConfig, Sync, Tls};
 pub use locate::{BrokerBinary, LocateError, LocateOptions, Source, cache_dir, locate};

