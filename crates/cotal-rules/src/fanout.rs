@@ -87,3 +87,6 @@ fn mentioned(post: Post<'_>, dir: &Directory, now_ms: i64) -> Vec<Copy> {
     }
     copies
 }
+
+#[cfg(test)]
+mod tests;
