@@ -41,6 +41,7 @@ const WHERE_SET: [&str; 5] = [
 
 /// What must change so that `have`, the broker's configuration, is what `want` demands.
 pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Change> {
+    let schedules = want.allow_msg_schedules;
     let Ok(Value::Object(want)) = serde_json::to_value(want) else {
         return Vec::new();
     };
@@ -54,8 +55,11 @@ pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Cha
             });
         }
     };
+    // The broker itself allows rollups where it schedules messages, whatever it was told.
+    let is_open = |field| field == "allow_rollup_hdrs" && schedules;
     for field in EXACT {
-        demand(field, setting(have, field) != setting(&want, field));
+        let differs = setting(have, field) != setting(&want, field);
+        demand(field, differs && !is_open(field));
     }
     for field in WHERE_SET {
         let wanted = setting(&want, field);

@@ -3,15 +3,17 @@
 //! The environment is read here, once.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
+use cotal_broker::{BrokerBinary, LocateOptions};
 use cotal_nats::{ConnectOptions, Creds, CredsSource, TlsMode};
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
-    FileStore, MeshEntry, MeshFile, MeshRegistry, Root, SecretKey, SecretKind, SecretStore,
+    FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, SecretKey, SecretKind, SecretStore,
 };
 
-use crate::cli::{Global, MeshArgs};
+use crate::cli::{Global, LogFormat, MeshArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -21,11 +23,16 @@ pub const DEFAULT_SERVER: &str = "nats://127.0.0.1:4222";
 /// The space of a root that names none.
 pub const DEFAULT_SPACE: &str = "main";
 
+/// How long a connection gets to hand over what it still holds.
+pub const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
 /// What every command is given.
 #[derive(Debug)]
 pub struct Context {
     /// Where to print.
     pub out: Output,
+    /// How logs are written.
+    pub log_format: LogFormat,
     root_flag: Option<PathBuf>,
     registry: Option<MeshRegistry>,
 }
@@ -41,6 +48,18 @@ pub struct Target {
     pub server: String,
     /// The transport demanded.
     pub tls: TlsMode,
+    /// Whether connections authenticate.
+    pub mode: Mode,
+}
+
+/// The transport that a mesh demands of every connection (LIF-1).
+pub fn tls_of(mesh: &MeshFile) -> TlsMode {
+    if mesh.tls {
+        let ca = mesh.ca.clone();
+        TlsMode::Required { ca }
+    } else {
+        TlsMode::Plain
+    }
 }
 
 impl Context {
@@ -48,6 +67,7 @@ impl Context {
     pub fn from_process(global: &Global) -> Self {
         Self {
             out: Output::from_process(),
+            log_format: global.log_format,
             root_flag: global.root.clone(),
             registry: registry_path().map(MeshRegistry::new),
         }
@@ -119,19 +139,31 @@ impl Context {
                 format!("{root} has no space {space}: add it with `cotal space add {space}`");
             return Err(Failure::new(Exit::Absent, message).into());
         }
-        let tls = if mesh.tls {
-            TlsMode::Required {
-                ca: mesh.ca.clone(),
-            }
-        } else {
-            TlsMode::Plain
-        };
         Ok(Target {
+            tls: tls_of(&mesh),
+            mode: mesh.mode,
             server: args.server.clone().unwrap_or(mesh.server),
             root,
             space,
-            tls,
         })
+    }
+
+    /// The broker's program; the search may run programs and fetch, so it has its own thread.
+    pub async fn locate_broker(&self, explicit: Option<PathBuf>) -> anyhow::Result<BrokerBinary> {
+        let variable = |name| std::env::var_os(name);
+        let cache = cotal_broker::cache_dir(variable("XDG_CACHE_HOME"), variable("HOME"));
+        let options = LocateOptions {
+            explicit,
+            path_env: variable("PATH"),
+            cache_dir: cache.ok_or_else(|| {
+                let message = "neither XDG_CACHE_HOME nor HOME is set, so there is no cache to \
+                               find a nats-server in";
+                Failure::new(Exit::Failure, message)
+            })?,
+            allow_fetch: true,
+        };
+        let found = tokio::task::spawn_blocking(move || cotal_broker::locate(&options)).await?;
+        Ok(found?)
     }
 }
 

@@ -3,7 +3,12 @@
 use std::io;
 use std::process::ExitCode;
 
+use cotal_broker::{BrokerError, ProbeError};
+use cotal_manager::ManagerError;
 use cotal_nats::{ConnectError, NatsError};
+use cotal_trust::{MintError, TrustError};
+use cotal_workspace::RootError;
+use cotal_workspace::lock::LockError;
 
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,11 +115,52 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<NatsError>() {
         return Some(of_nats(error));
     }
+    if let Some(error) = cause.downcast_ref::<ManagerError>() {
+        return of_manager(error);
+    }
+    if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
+        return Some(Exit::Conflict);
+    }
+    if cause.is::<RootError>() {
+        return Some(Exit::Absent);
+    }
+    if let Some(error) = cause.downcast_ref::<ProbeError>() {
+        return Some(of_probe(error));
+    }
     // Whoever closes the pipe has seen enough; that is no failure of ours.
     cause
         .downcast_ref::<io::Error>()
         .filter(|error| error.kind() == io::ErrorKind::BrokenPipe)
         .map(|_| Exit::Ok)
+}
+
+/// Where the broker's answer is the cause, the answer decides.
+fn of_manager(error: &ManagerError) -> Option<Exit> {
+    match error {
+        ManagerError::Name(_) => Some(Exit::Usage),
+        ManagerError::NameTaken { .. }
+        | ManagerError::Ambiguous { .. }
+        | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),
+        ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
+            Some(Exit::Refused)
+        }
+        ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
+            Some(Exit::Absent)
+        }
+        ManagerError::Start(error) => match **error {
+            BrokerError::PortInUse { .. } => Some(Exit::Conflict),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn of_probe(error: &ProbeError) -> Exit {
+    match error {
+        ProbeError::BadUrl { .. } => Exit::Usage,
+        ProbeError::Unreachable { .. } | ProbeError::NotNats { .. } => Exit::Unreachable,
+        ProbeError::Silent { .. } => Exit::TimedOut,
+    }
 }
 
 /// The broker's answers keep their kind; an answer that did not come is never a refusal.

@@ -94,7 +94,8 @@ pub fn running_broker(root: &Root) -> Result<Option<Process>, ManagerError> {
 /// read the record is believed.
 fn is_ours(pid: u32, root: &Root) -> bool {
     let config = root.broker_config();
-    process::command_line(pid).is_none_or(|args| args.iter().any(|arg| *arg == *config.as_os_str()))
+    process::command_line(pid)
+        .is_none_or(|args| args.iter().any(|arg| config.as_os_str() == arg.as_str()))
 }
 
 /// Stops the broker of a root; `None` when there was none. Its stale record is removed.

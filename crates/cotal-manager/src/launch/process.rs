@@ -6,16 +6,19 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::task::spawn_blocking;
 
 use crate::error::ManagerError;
 
 /// How long the kernel gets to bury a killed process.
 const BURIAL: Duration = Duration::from_secs(5);
+/// The longest that one wait holds a blocking thread, so that a wait that was dropped ends soon.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// How a process ended that was asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub enum Stopped {
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
-    fd: AsyncFd<OwnedFd>,
+    fd: Arc<OwnedFd>,
 }
 
 impl Process {
@@ -39,21 +42,21 @@ impl Process {
     /// # Errors
     /// When the system refuses for another reason.
     pub fn open(pid: u32) -> Result<Option<Self>, ManagerError> {
-        let failed = |source: io::Error| ManagerError::Process {
-            operation: "look at",
-            pid,
-            source,
-        };
         let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Ok(None);
         };
-        let fd = match pidfd_open(raw, PidfdFlags::NONBLOCK) {
-            Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            Err(errno) => return Err(failed(errno.into())),
-        };
-        let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(failed)?;
-        Ok(Some(Self { pid, fd }))
+        match pidfd_open(raw, PidfdFlags::empty()) {
+            Ok(fd) => Ok(Some(Self {
+                pid,
+                fd: Arc::new(fd),
+            })),
+            Err(rustix::io::Errno::SRCH) => Ok(None),
+            Err(errno) => Err(ManagerError::Process {
+                operation: "look at",
+                pid,
+                source: errno.into(),
+            }),
+        }
     }
 
     /// Its number.
@@ -67,8 +70,25 @@ impl Process {
     /// # Errors
     /// When the system refuses.
     pub async fn ended(&self) -> Result<(), ManagerError> {
-        let ready = self.fd.readable().await;
-        ready.map(drop).map_err(|e| self.failed("wait for", e))
+        while !self.ended_within(SLICE).await? {}
+        Ok(())
+    }
+
+    /// Waits for its end in a blocking thread, because the runtime takes no foreign descriptor
+    /// without unsafe code; the kernel wakes it at once.
+    async fn ended_within(&self, within: Duration) -> Result<bool, ManagerError> {
+        let fd = Arc::clone(&self.fd);
+        let waited = spawn_blocking(move || {
+            let timeout = Timespec::try_from(within).map_err(io::Error::other)?;
+            let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(ready) => Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => Ok(false),
+                Err(errno) => Err(errno.into()),
+            }
+        });
+        let waited = waited.await.map_err(io::Error::other).flatten();
+        waited.map_err(|e| self.failed("wait for", e))
     }
 
     /// Sends a signal; one that has ended already is no error.
@@ -76,7 +96,7 @@ impl Process {
     /// # Errors
     /// When the system refuses.
     pub fn signal(&self, signal: Signal) -> Result<(), ManagerError> {
-        match pidfd_send_signal(&self.fd, signal) {
+        match pidfd_send_signal(&*self.fd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(errno) => Err(self.failed("signal", errno.into())),
         }

@@ -1,0 +1,85 @@
+//! The broker that `up` finds running, or starts.
+
+use cotal_broker::{Broker, ListenPort, probe};
+use cotal_manager::Authority;
+use cotal_manager::launch::{BrokerLaunch, running_broker, stop_broker};
+use cotal_workspace::Root;
+
+use super::Args;
+use super::plan::Plan;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// A broker that answered.
+pub(super) enum Served {
+    /// Started by this process.
+    Started(Box<Broker>),
+    /// It was running already.
+    Attached(String),
+}
+
+impl Served {
+    /// Where it answers.
+    pub(super) fn url(&self) -> &str {
+        match self {
+            Self::Started(broker) => broker.url(),
+            Self::Attached(url) => url,
+        }
+    }
+}
+
+/// Attaches to this root's broker, or starts it.
+pub(super) async fn ensure(
+    args: &Args,
+    plan: &Plan,
+    root: &Root,
+    authority: Option<&Authority>,
+    ctx: &Context,
+) -> anyhow::Result<Served> {
+    if running_broker(root)?.is_some() {
+        if let Some(url) = plan.before.as_ref().map(|mesh| mesh.server.clone()) {
+            refuse_other_settings(plan, &url)?;
+            let info = probe(&url).await?;
+            ctx.out
+                .proven(format!("nats-server {} answers at {url}", info.version));
+            return Ok(Served::Attached(url));
+        }
+        // It was started by an `up` that died before it could record where: nobody uses it yet.
+        stop_broker(root).await?;
+    }
+    let binary = ctx.locate_broker(args.nats_server.clone()).await?;
+    for warning in &binary.warnings {
+        ctx.out.warn(warning);
+    }
+    let launch = BrokerLaunch {
+        root,
+        binary: &binary,
+        trust: authority.map(Authority::trust),
+        port: plan.port,
+        durability: plan.durability,
+        detach: args.detach,
+    };
+    let broker = launch.start().await?;
+    let (version, source, url) = (&binary.version, binary.source, broker.url());
+    ctx.out
+        .proven(format!("nats-server {version} ({source}) answers at {url}"));
+    Ok(Served::Started(Box::new(broker)))
+}
+
+/// Port and durability belong to the running process; changing them silently would be a lie.
+fn refuse_other_settings(plan: &Plan, url: &str) -> anyhow::Result<()> {
+    let before = plan.before.as_ref();
+    let same_durability = before.is_none_or(|mesh| mesh.durability == plan.durability);
+    let same_port = match plan.port {
+        ListenPort::Any => true,
+        ListenPort::Fixed(port) => url.ends_with(&format!(":{port}")),
+    };
+    if same_durability && same_port {
+        return Ok(());
+    }
+    let message = format!(
+        "the broker runs at {url} with other settings: run `cotal down`, then `cotal up` with the \
+         new ones"
+    );
+    Err(Failure::new(Exit::Conflict, message).into())
+}

@@ -1,0 +1,103 @@
+//! The delivery daemon of a space, as `up` starts it and proves it (LIF-6).
+
+use std::time::Duration;
+
+use cotal_manager::launch::{DaemonLaunch, Started, running_daemon};
+use cotal_manager::{Authority, Liveness, Office, Rail};
+use cotal_wire::Space;
+use cotal_workspace::Segment;
+
+use super::Up;
+use crate::exit::Exit;
+
+/// A daemon with 100,000 rows is ready in two seconds; a busy machine gets more.
+const SERVING_WITHIN: Duration = Duration::from_secs(30);
+
+/// Sees to it that the space's daemon serves, and says whether it does.
+pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Exit> {
+    let space = authority.space();
+    let (own, connection) = authority.connect(Office::Operator, &up.address).await?;
+    let rail = Rail::new(&connection, space, &own);
+    let exit = if let Some(daemon) = running_daemon(&up.root, space)? {
+        attached(up, space, daemon.pid(), &rail.probe().await)
+    } else {
+        started(up, space, &rail).await?
+    };
+    connection.close(crate::context::CLOSE_WITHIN).await;
+    Ok(exit)
+}
+
+fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
+    if *probed == Liveness::Bound {
+        serving(up, space, pid);
+        return Exit::Ok;
+    }
+    let line = format!(
+        "space {space}: delivery daemon {pid} runs, and does not serve ({})",
+        said(probed)
+    );
+    up.ctx.out.warn(line);
+    Exit::NotServing
+}
+
+async fn started(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Exit> {
+    let launch = launch(up, space)?;
+    let mut daemon = launch.start()?;
+    let pid = daemon.pid().unwrap_or_default();
+    Ok(match daemon.serving(rail, SERVING_WITHIN).await? {
+        Started::Serving => {
+            serving(up, space, pid);
+            Exit::Ok
+        }
+        Started::Ended { status, reason } => {
+            not_there(up, space, &format!("exited ({status})"), &reason);
+            Exit::NotServing
+        }
+        Started::NotBound { last, reason } => {
+            not_there(
+                up,
+                space,
+                &format!("runs, and does not serve ({})", said(&last)),
+                &reason,
+            );
+            Exit::NotServing
+        }
+    })
+}
+
+/// How the daemon of a space is started.
+pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<DaemonLaunch> {
+    Ok(DaemonLaunch {
+        program: std::env::current_exe()?,
+        root: up.root.clone(),
+        space: space.clone(),
+        server: up.address.url.clone(),
+        log_format: up.log_format.as_str().to_owned(),
+    })
+}
+
+fn serving(up: &Up<'_>, space: &Space, pid: u32) {
+    let line = format!("space {space}: delivery daemon {pid} answered that it serves");
+    up.ctx.out.proven(line);
+}
+
+fn not_there(up: &Up<'_>, space: &Space, how: &str, reason: &str) {
+    let log = up.root.delivery_log(&Segment::from(space));
+    let log = log.display();
+    up.ctx.out.warn(format!(
+        "space {space}: the delivery daemon {how}; its log, {log}, says:"
+    ));
+    for line in reason.lines() {
+        up.ctx
+            .out
+            .note(format_args!("    {}", crate::output::plain(line)));
+    }
+}
+
+fn said(probed: &Liveness) -> String {
+    match probed {
+        Liveness::Bound => "its responder answered".to_owned(),
+        Liveness::Unbound => "its responder is not bound".to_owned(),
+        Liveness::Unknown(why) => format!("the probe proved nothing: {why}"),
+    }
+}

