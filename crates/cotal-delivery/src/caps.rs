@@ -4,7 +4,7 @@ use cotal_nats::{Connection, NatsError};
 use cotal_rules::overflow::{Overflow, OverflowMeter};
 use cotal_wire::{Lifecycle, Space};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -13,47 +13,68 @@ use tracing::{debug, warn};
 
 use crate::counters::Counters;
 
-/// Hand-offs reported and not yet counted; beyond it the reader waits a moment.
-const REPORTS: usize = 8_192;
-/// Full members are looked at this often, and once more as they go on.
+/// Members reported and not yet checked; beyond it a report is dropped, and the next hand-off makes
+/// another.
+const REPORTS: usize = 1_024;
+/// Full members are looked at this often.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The reader's side: tells which member was handed a copy.
+/// The reader's side: counts hand-offs and tells who could be full.
 #[derive(Debug, Clone)]
-pub(crate) struct Caps(mpsc::Sender<Lifecycle>);
+pub(crate) struct Caps {
+    meter: Arc<Mutex<OverflowMeter>>,
+    reports: mpsc::Sender<Lifecycle>,
+}
 
 impl Caps {
-    /// Counts one copy handed to `member`.
-    pub(crate) async fn handed_off(&self, member: &Lifecycle) {
-        // The meter ends with the lane; then there is nobody to tell.
-        drop(self.0.send(member.clone()).await);
+    /// Counts one copy handed to each of `members`.
+    pub(crate) fn handed_off<'a>(&self, members: impl Iterator<Item = &'a Lifecycle>) {
+        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        for member in members {
+            meter.stored(member);
+            if meter.needs_check(member) {
+                // A full queue only delays the look; the next hand-off reports again.
+                let _ = self.reports.try_send(member.clone());
+            }
+        }
     }
 }
 
 /// Reads how much members have left unread, when it could be too much.
 pub(crate) struct CapMeter {
-    pub(crate) space: Space,
-    pub(crate) connection: Connection,
-    pub(crate) counters: Arc<Counters>,
-    meter: OverflowMeter,
+    space: Space,
+    connection: Connection,
+    counters: Arc<Counters>,
+    meter: Arc<Mutex<OverflowMeter>>,
     reports: mpsc::Receiver<Lifecycle>,
 }
 
 /// A meter and its reporting side.
-pub(crate) fn caps(space: &Space, connection: &Connection, counters: &Arc<Counters>) -> (Caps, CapMeter) {
-    let (sender, reports) = mpsc::channel(REPORTS);
-    let meter = CapMeter {
+pub(crate) fn caps(
+    space: &Space,
+    connection: &Connection,
+    counters: &Arc<Counters>,
+) -> (Caps, CapMeter) {
+    let (reporter, reports) = mpsc::channel(REPORTS);
+    let meter = Arc::new(Mutex::new(OverflowMeter::default()));
+    let cap_meter = CapMeter {
         space: space.clone(),
         connection: connection.clone(),
         counters: Arc::clone(counters),
-        meter: OverflowMeter::default(),
+        meter: Arc::clone(&meter),
         reports,
     };
-    (Caps(sender), meter)
+    (
+        Caps {
+            meter,
+            reports: reporter,
+        },
+        cap_meter,
+    )
 }
 
 impl CapMeter {
-    /// Counts hand-offs and checks who could be full, until told to stop.
+    /// Checks who could be full, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut suspects = HashSet::new();
         let mut tick = tokio::time::interval(CHECK_EVERY);
@@ -61,12 +82,8 @@ impl CapMeter {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                member = self.reports.recv() => {
-                    let Some(member) = member else { return };
-                    self.meter.stored(&member);
-                    if self.meter.needs_check(&member) {
-                        suspects.insert(member);
-                    }
+                Some(member) = self.reports.recv() => {
+                    suspects.insert(member);
                 }
                 _ = tick.tick(), if !suspects.is_empty() => {
                     for member in suspects.drain() {
@@ -79,12 +96,19 @@ impl CapMeter {
         }
     }
 
-    async fn check(&mut self, member: &Lifecycle) -> Result<(), NatsError> {
+    async fn check(&self, member: &Lifecycle) -> Result<(), NatsError> {
         let consumer = self.space.dlv_consumer(member);
-        let info = self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await?;
+        let info = self
+            .connection
+            .consumer_info(&self.space.dlv_stream(), &consumer)
+            .await?;
         let unread = info.num_pending + info.num_ack_pending;
         let principal = &member.principal;
-        match self.meter.checked(member, unread) {
+        let found = {
+            let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.checked(member, unread)
+        };
+        match found {
             Overflow::Quiet => {}
             Overflow::Began { missed } => {
                 self.counters.add_missed(principal, missed);

@@ -6,15 +6,16 @@
 use std::time::Duration;
 
 use cotal_nats::{
-    BatchError, Bytes, Connection, Delivery, NatsError, Outgoing, PullConsumer, PullError, Ticket,
-    Writer,
+    BatchError, Bytes, Connection, Delivery, NatsError, Outgoing, PullError, Ticket, Writer,
 };
 use cotal_rules::fanout::{Copy, Plan, Post};
 use cotal_wire::envelope::{self, PostHead};
 use cotal_wire::rows::DeliveryClass;
+use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,7 @@ use tracing::{debug, warn};
 
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
+use crate::intake::Intake;
 use crate::reader::ReaderProgress;
 use crate::view::{Feed, View};
 
@@ -34,8 +36,6 @@ const COPIES_PER_BATCH: usize = 65_536;
 const WINDOW: usize = 300;
 /// How often the broker is told that a post is still being worked on.
 const PROGRESS_EVERY: Duration = Duration::from_secs(15);
-/// How long one look for posts lasts.
-const PULL_WAIT: Duration = Duration::from_secs(30);
 /// When a post comes again after a copy could not be confirmed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -45,12 +45,16 @@ pub(crate) struct Fanout {
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
-    pub(crate) pull: PullConsumer,
+    pub(crate) intake: Intake,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
+    /// Posts that are not settled; where to go on if the consumer vanishes.
+    pub(crate) open: BTreeSet<u64>,
+    /// The last post settled before this lane.
+    pub(crate) floor: u64,
 }
 
 /// A post that has been read and awaits its plan.
@@ -79,9 +83,12 @@ impl Fanout {
     /// Routes posts until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         let mut under_way = FuturesUnordered::new();
-        let mut window = Window { posts: WINDOW, mark: self.backlog };
+        let mut window = Window {
+            posts: WINDOW,
+            mark: self.backlog,
+        };
         let mut want = BATCH;
-        loop {
+        'serving: loop {
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -89,14 +96,17 @@ impl Fanout {
                     self.settle(routed).await;
                     continue;
                 }
-                batch = next_batch(&mut self.gate, &mut self.pull, want),
-                    if under_way.len() < BATCH => batch?,
+                batch = self.intake.next(&mut self.gate, want, || {
+                    resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
+                }), if under_way.len() < BATCH => batch?,
             };
-            let Some(posts) = self.admit(batch, &stop).await else { break };
+            let Some(posts) = self.admit(batch, &stop).await else {
+                break;
+            };
             let mut copies = 0;
             for post in posts {
                 if !self.make_room(&mut window, &stop).await {
-                    return Ok(());
+                    break 'serving;
                 }
                 if let Some(routed) = self.route(post).await {
                     copies += routed.1;
@@ -121,6 +131,7 @@ impl Fanout {
     ) -> Option<Vec<Routable>> {
         let mut posts = Vec::with_capacity(batch.len());
         for delivery in batch {
+            self.open.insert(delivery.stream_seq);
             posts.extend(self.read(delivery).await);
         }
         loop {
@@ -142,7 +153,9 @@ impl Fanout {
         if posts.is_empty() {
             return Ok(());
         }
-        self.view.fresh(&[Feed::Channels, Feed::Members, Feed::Acl]).await?;
+        self.view
+            .fresh(&[Feed::Channels, Feed::Members, Feed::Acl])
+            .await?;
         let by_presence = {
             let directory = self.view.directory();
             posts.iter().any(|post| {
@@ -150,7 +163,11 @@ impl Fanout {
                     && directory.class(&post.channel) == DeliveryClass::Live
             })
         };
-        if by_presence { self.view.fresh(&[Feed::Presence]).await } else { Ok(()) }
+        if by_presence {
+            self.view.fresh(&[Feed::Presence]).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn hold(&self, posts: &[Routable]) {
@@ -160,11 +177,18 @@ impl Fanout {
     }
 
     /// Reads a post, or ends one that can never be routed (FAN-6).
-    async fn read(&self, delivery: Delivery) -> Option<Routable> {
+    async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
         let why = match self.space.parse_chat(&delivery.subject) {
             Some((sender, channel)) if sender.has_real_owner() => {
                 match envelope::parse_post(&delivery.payload, &sender, &channel) {
-                    Ok(head) => return Some(Routable { delivery, sender, channel, head }),
+                    Ok(head) => {
+                        return Some(Routable {
+                            delivery,
+                            sender,
+                            channel,
+                            head,
+                        });
+                    }
                     Err(error) => error.to_string(),
                 }
             }
@@ -173,38 +197,88 @@ impl Fanout {
         let seq = delivery.stream_seq;
         warn!(space = %self.space, seq, why, "a post is refused for good");
         add(&self.counters.refused_posts, 1);
+        self.open.remove(&seq);
         log_failure(&self.space, "end a post", delivery.term().await);
         None
     }
 
     /// Plans a post and hands its copies to the writer. `None` when it is settled already.
-    async fn route(&self, post: Routable) -> Option<(Delivery, usize, Ticket)> {
-        let Routable { delivery, sender, channel, head } = post;
+    async fn route(&mut self, post: Routable) -> Option<(Delivery, usize, Ticket)> {
+        let Routable {
+            delivery,
+            sender,
+            channel,
+            head,
+        } = post;
         let seq = delivery.stream_seq;
-        let mentions = &head.mentions;
-        let plan = self.view.plan(&Post { seq, sender: &sender, channel: &channel, mentions });
+        let post = Post {
+            seq,
+            sender: &sender,
+            channel: &channel,
+            mentions: &head.mentions,
+        };
+        let plan = match self.plan(&post).await {
+            Ok(plan) => plan,
+            Err(error) => {
+                warn!(space = %self.space, seq, %error, "a post waits: a membership is unknown");
+                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
+                return None;
+            }
+        };
         add(&self.counters.posts, 1);
         if plan.copies.is_empty() {
+            self.open.remove(&seq);
             log_failure(&self.space, "ack a post", delivery.ack().await);
             return None;
         }
         let copies = plan.copies.len();
-        let made = make_copies(&self.space, &delivery.payload, seq, &channel, &sender, &head, &plan);
+        let made = make_copies(
+            &self.space,
+            &delivery.payload,
+            seq,
+            &channel,
+            &sender,
+            &head,
+            &plan,
+        );
         match self.writer.submit(made).await {
             Ok(ticket) => Some((delivery, copies, ticket)),
             Err(error) => {
                 warn!(space = %self.space, seq, %error, "a post's copies wait");
-                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
+                log_failure(
+                    &self.space,
+                    "return a post",
+                    delivery.nak(Some(RETRY)).await,
+                );
                 None
             }
         }
     }
 
-    async fn settle(&self, routed: Routed) {
-        let Routed { delivery, copies, outcome } = routed;
+    /// Plans a post; where a rejoin hides an earlier interval, the bucket's history is read first.
+    async fn plan(&self, post: &Post<'_>) -> Result<Plan, NatsError> {
+        let plan = self.view.plan(post);
+        if plan.unsure.is_empty() {
+            return Ok(plan);
+        }
+        for member in &plan.unsure {
+            self.view.learn(post.channel, member).await?;
+        }
+        Ok(self.view.plan(post))
+    }
+
+    async fn settle(&mut self, routed: Routed) {
+        let Routed {
+            delivery,
+            copies,
+            outcome,
+        } = routed;
         let seq = delivery.stream_seq;
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
-        add(&self.counters.copies, (copies - failed.len().min(copies)) as u64);
+        add(
+            &self.counters.copies,
+            (copies - failed.len().min(copies)) as u64,
+        );
         let (too_large, other): (Vec<_>, Vec<_>) = failed
             .into_iter()
             .partition(|(_, error)| matches!(error, NatsError::TooLarge { .. }));
@@ -218,6 +292,7 @@ impl Fanout {
             warn!(space = %self.space, seq, failed, %error, "copies are unconfirmed; the post is retried");
             delivery.nak(Some(RETRY)).await
         } else {
+            self.open.remove(&seq);
             delivery.ack().await
         };
         log_failure(&self.space, "settle a post", answer);
@@ -241,7 +316,10 @@ impl Fanout {
             }
             match self.connection.last_seq(&inbox).await {
                 Ok(last) => {
-                    *window = Window { posts: 0, mark: last };
+                    *window = Window {
+                        posts: 0,
+                        mark: last,
+                    };
                     return true;
                 }
                 Err(error) => {
@@ -253,13 +331,9 @@ impl Fanout {
     }
 }
 
-async fn next_batch(
-    gate: &mut Gate,
-    pull: &mut PullConsumer,
-    want: usize,
-) -> Result<Vec<Delivery>, PullError> {
-    gate.open().await;
-    pull.next_batch(want, PULL_WAIT).await
+/// A consumer that begins with the first post that is not settled.
+fn resume_at(space: &Space, open: &BTreeSet<u64>, settled: u64) -> ConsumerConfig {
+    space.fanout_config(Some(open.first().copied().unwrap_or(settled + 1)))
 }
 
 /// Waits for a post's copies, telling the broker now and then that it is still worked on.

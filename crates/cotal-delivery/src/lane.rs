@@ -4,14 +4,14 @@
 //! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
 //! taken in is finished before the lease goes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{
-    ConnectOptions, Connection, Engine, NatsError, PullConsumer, PullError, PullOptions, TlsMode,
-    Writer, WriterOptions,
-};
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
+use cotal_nats::{
+    ConnectOptions, Connection, Engine, NatsError, PullError, TlsMode, Writer, WriterOptions,
+};
 use cotal_rules::waiting::Waiting;
 use cotal_wire::Space;
 use cotal_wire::names::{FANOUT, READER};
@@ -29,6 +29,7 @@ use crate::credentials::{self, CredentialError};
 use crate::dead::{DeadBook, Retrier};
 use crate::fanout::Fanout;
 use crate::gate::{self, Gate};
+use crate::intake::Intake;
 use crate::lease::{Lease, LeaseError};
 use crate::rail::{Bound, Rails};
 use crate::reader::{Reader, ReaderProgress};
@@ -153,7 +154,9 @@ impl Lane {
     /// # Errors
     /// Why it ended, unless it was stopped.
     pub async fn ended(&mut self) -> Result<(), LaneError> {
-        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+        (&mut self.task)
+            .await
+            .unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
     }
 }
 
@@ -182,14 +185,25 @@ async fn claim_and_serve(
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source)
         .tls(options.tls.clone());
-    let connection = Connection::connect(connect).await.map_err(broker("cannot connect"))?;
-    let incarnation = connection.conn_id().to_owned() + "-" + &std::process::id().to_string()
-        + "-" + &now_ms().to_string();
-    let claim =
-        Lease::claim(&connection, &options.space, identity.principal, incarnation.clone());
+    let connection = Connection::connect(connect)
+        .await
+        .map_err(broker("cannot connect"))?;
+    let incarnation = connection.conn_id().to_owned()
+        + "-"
+        + &std::process::id().to_string()
+        + "-"
+        + &now_ms().to_string();
+    let claim = Lease::claim(
+        &connection,
+        &options.space,
+        identity.principal,
+        incarnation.clone(),
+    );
     let mut lease = claim.await?;
     stage.send_replace(Stage::Claimed);
-    let served = Parts::new(options, &connection, &incarnation).serve(&mut lease, stop, stage).await;
+    let served = Parts::new(options, &connection, &incarnation)
+        .serve(&mut lease, stop, stage)
+        .await;
     lease.release().await;
     connection.close(FINISH_WITHIN).await;
     served
@@ -229,7 +243,7 @@ impl Parts {
         stage: &watch::Sender<Stage>,
     ) -> Result<(), LaneError> {
         let (keeper, gate) = gate::gate();
-        let finish = stop.child_token();
+        let finish = CancellationToken::new();
         let mut tasks = Tasks::new();
         let mut followers = Tasks::new();
         for feed in Feed::ALL {
@@ -248,13 +262,16 @@ impl Parts {
                 stage.send_replace(Stage::Ready);
                 info!(space = %self.space, "serving");
                 tokio::select! {
-                    kept = lease.keep(&keeper, stop) => Ok(kept?),
+                    kept = lease.keep(&keeper) => Err(kept.into()),
                     ended = first_end(&mut tasks) => ended,
                 }
             } => served,
         };
         finish.cancel();
-        if tokio::time::timeout(FINISH_WITHIN, drain(&mut tasks)).await.is_err() {
+        if tokio::time::timeout(FINISH_WITHIN, drain(&mut tasks))
+            .await
+            .is_err()
+        {
             warn!(space = %self.space, "not everything was finished in time; it comes again");
         }
         outcome
@@ -270,8 +287,11 @@ impl Parts {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
         let book = DeadBook::new(&self.connection, &self.space);
-        let backlog = self.start_reader(tasks, gate, stop, dlv, book.clone()).await?;
-        self.start_fanout(tasks, gate, stop, inbox.clone(), backlog).await?;
+        let backlog = self
+            .start_reader(tasks, gate, stop, dlv, book.clone())
+            .await?;
+        self.start_fanout(tasks, gate, stop, inbox.clone(), backlog)
+            .await?;
         let retrier = Retrier {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -279,13 +299,18 @@ impl Parts {
             gate: gate.clone(),
             counters: Arc::clone(&self.counters),
             book,
-            parked: Default::default(),
+            parked: BTreeMap::new(),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
         let (rails, bound) = self.bind(gate, inbox).await?;
         let token = stop.clone();
-        tasks.spawn(async move { rails.run(bound, token).await.map_err(broker("the control rail failed")) });
+        tasks.spawn(async move {
+            rails
+                .run(bound, token)
+                .await
+                .map_err(broker("the control rail failed"))
+        });
         Ok(())
     }
 
@@ -303,20 +328,26 @@ impl Parts {
         if info.num_pending == 0 && info.num_ack_pending == 0 {
             self.progress.send_replace(ReaderProgress::idle());
         }
-        let backlog = self.connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
-        let pull = self.pull(&stream, READER, PULL_ENTRIES).await?;
+        let backlog = self
+            .connection
+            .last_seq(&stream)
+            .await
+            .map_err(broker("cannot read INBOX"))?;
+        let intake = self.intake(&stream, READER, PULL_ENTRIES).await?;
         let (caps, meter) = caps::caps(&self.space, &self.connection, &self.counters);
         let reader = Reader {
             space: self.space.clone(),
             view: Arc::clone(&self.view),
             writer,
-            pull,
+            intake,
             gate: gate.clone(),
             counters: Arc::clone(&self.counters),
             progress: Arc::clone(&self.progress),
             dead,
             caps,
             waiting: Waiting::default(),
+            returned: BTreeSet::new(),
+            floor: info.ack_floor.stream_seq,
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(reader.run(token).await?) });
@@ -337,17 +368,21 @@ impl Parts {
         backlog: u64,
     ) -> Result<(), LaneError> {
         let stream = self.space.chat_stream();
-        self.ensure(&stream, &self.space.fanout_config(None)).await?;
+        let info = self
+            .ensure(&stream, &self.space.fanout_config(None))
+            .await?;
         let fanout = Fanout {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
             writer,
-            pull: self.pull(&stream, FANOUT, PULL_POSTS).await?,
+            intake: self.intake(&stream, FANOUT, PULL_POSTS).await?,
             gate: gate.clone(),
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
             backlog,
+            open: BTreeSet::new(),
+            floor: info.ack_floor.stream_seq,
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(fanout.run(token).await?) });
@@ -375,32 +410,49 @@ impl Parts {
             incarnation: self.incarnation.clone(),
             since: now_ms(),
         };
-        let bound = rails.bind().await.map_err(broker("cannot bind the control rails"))?;
+        let bound = rails
+            .bind()
+            .await
+            .map_err(broker("cannot bind the control rails"))?;
         Ok((rails, bound))
     }
 
     async fn writer(&self, stream: &str) -> Result<Writer, LaneError> {
-        let info = self.connection.stream_info(stream).await.map_err(broker("cannot read a stream"))?;
+        let info = self
+            .connection
+            .stream_info(stream)
+            .await
+            .map_err(broker("cannot read a stream"))?;
         let engine = Engine::best(&self.connection, info.config.allow_batched);
         let started = Writer::start(&self.connection, WriterOptions::new(engine)).await;
         let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
         Ok(writer)
     }
 
-    async fn pull(&self, stream: &str, consumer: &str, batch: usize) -> Result<PullConsumer, LaneError> {
-        let options = PullOptions { batch, ..PullOptions::default() };
-        Ok(PullConsumer::open(&self.connection, stream, consumer, options).await?)
+    async fn intake(
+        &self,
+        stream: &str,
+        consumer: &str,
+        ahead: usize,
+    ) -> Result<Intake, LaneError> {
+        Ok(Intake::open(&self.space, &self.connection, stream, consumer, ahead).await?)
     }
 
     /// Binds a consumer; one that is missing is made, and that is said loudly, because what it had
     /// read is forgotten.
-    async fn ensure(&self, stream: &str, config: &ConsumerConfig) -> Result<ConsumerInfo, LaneError> {
+    async fn ensure(
+        &self,
+        stream: &str,
+        config: &ConsumerConfig,
+    ) -> Result<ConsumerInfo, LaneError> {
         match self.connection.consumer_info(stream, &config.name).await {
             Err(error) if error.is_absent() => {
                 error!(space = %self.space, stream, consumer = config.name, "a consumer is missing; it is created anew");
                 let filter = config.filter_subject.as_deref();
                 let create = ConsumerAction::Create;
-                let made = self.connection.create_consumer(stream, &config.name, filter, config, create);
+                let made =
+                    self.connection
+                        .create_consumer(stream, &config.name, filter, config, create);
                 made.await.map_err(broker("cannot create a consumer"))
             }
             other => other.map_err(broker("cannot read a consumer")),
@@ -427,7 +479,9 @@ impl Parts {
 async fn first_end(tasks: &mut Tasks) -> Result<(), LaneError> {
     match tasks.join_next().await {
         None => std::future::pending().await,
-        Some(Ok(Ok(()))) => Err(LaneError::Defect("a component ended without a reason".to_owned())),
+        Some(Ok(Ok(()))) => Err(LaneError::Defect(
+            "a component ended without a reason".to_owned(),
+        )),
         Some(Ok(Err(error))) => Err(error),
         Some(Err(error)) => Err(LaneError::Defect(error.to_string())),
     }

@@ -9,7 +9,6 @@ use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
 use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::clock::now_ms;
@@ -93,16 +92,33 @@ impl Lease {
         holder: Principal,
         incarnation: String,
     ) -> Result<Self, LeaseError> {
-        let row = LeaseRow { holder, incarnation, since: now_ms(), ready: false };
+        let row = LeaseRow {
+            holder,
+            incarnation,
+            since: now_ms(),
+            ready: false,
+        };
         let kv = Kv::new(connection, &space.bucket(Bucket::Delivery));
-        let mut lease = Self { kv, space: space.clone(), row, revision: 0 };
-        let refused = |source| LeaseError::Refused { space: space.clone(), source };
+        let mut lease = Self {
+            kv,
+            space: space.clone(),
+            row,
+            revision: 0,
+        };
+        let refused = |source| LeaseError::Refused {
+            space: space.clone(),
+            source,
+        };
         match lease.kv.create(LEASE_KEY, lease.encoded()).await {
             Ok(revision) => lease.revision = revision,
             Err(error) if error.is_conflict() => match lease.read().await.map_err(refused)? {
                 Standing::Own(revision) => lease.revision = revision,
                 Standing::Other(LeaseRow { holder, ready, .. }) => {
-                    return Err(LeaseError::Held { space: space.clone(), holder, ready });
+                    return Err(LeaseError::Held {
+                        space: space.clone(),
+                        holder,
+                        ready,
+                    });
                 }
                 Standing::Garbled => return Err(LeaseError::Tampered(space.clone())),
                 Standing::Free => return Err(refused(error)),
@@ -118,8 +134,12 @@ impl Lease {
     }
 
     async fn read(&self) -> Result<Standing, NatsError> {
-        let Some(entry) = self.kv.get(LEASE_KEY).await? else { return Ok(Standing::Free) };
-        let Some(value) = entry.live() else { return Ok(Standing::Free) };
+        let Some(entry) = self.kv.get(LEASE_KEY).await? else {
+            return Ok(Standing::Free);
+        };
+        let Some(value) = entry.live() else {
+            return Ok(Standing::Free);
+        };
         Ok(match LeaseRow::parse(value) {
             Ok(row) if row.incarnation == self.row.incarnation => Standing::Own(entry.revision),
             Ok(row) => Standing::Other(row),
@@ -137,26 +157,24 @@ impl Lease {
     }
 
     async fn renew(&mut self) -> Result<(), NatsError> {
-        self.revision = self.kv.update(LEASE_KEY, self.encoded(), self.revision).await?;
+        self.revision = self
+            .kv
+            .update(LEASE_KEY, self.encoded(), self.revision)
+            .await?;
         Ok(())
     }
 
-    /// Renews until told to stop. A failed renewal is a question, not a verdict: serving stops, the
-    /// row is read again, and only then it goes on or ends.
-    pub(crate) async fn keep(
-        &mut self,
-        gate: &GateKeeper,
-        stop: &CancellationToken,
-    ) -> Result<(), LeaseError> {
+    /// Renews for as long as the lease is this process's own. A failed renewal is a question, not a
+    /// verdict: serving stops, the row is read again, and only then it goes on or ends.
+    pub(crate) async fn keep(&mut self, gate: &GateKeeper) -> LeaseError {
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(RENEW_EVERY) => {}
-            }
+            tokio::time::sleep(RENEW_EVERY).await;
             if let Err(error) = self.renew().await {
                 warn!(space = %self.space, %error, "the lease was not renewed; serving stops until it is proven");
                 gate.set(false);
-                self.question().await?;
+                if let Err(verdict) = self.question().await {
+                    return verdict;
+                }
                 gate.set(true);
                 info!(space = %self.space, "the lease is proven; serving again");
             }
@@ -169,7 +187,10 @@ impl Lease {
             let standing = match self.read().await {
                 Ok(standing) => standing,
                 Err(error) if error.is_denied() => {
-                    return Err(LeaseError::NotReacquired { space: self.space.clone(), source: error });
+                    return Err(LeaseError::NotReacquired {
+                        space: self.space.clone(),
+                        source: error,
+                    });
                 }
                 Err(error) => {
                     warn!(space = %self.space, %error, "the lease cannot be read; asking again");
@@ -182,7 +203,9 @@ impl Lease {
                     self.revision = revision;
                     match self.renew().await {
                         Ok(()) => return Ok(()),
-                        Err(error) => warn!(space = %self.space, %error, "the lease is not renewed yet"),
+                        Err(error) => {
+                            warn!(space = %self.space, %error, "the lease is not renewed yet")
+                        }
                     }
                 }
                 Standing::Free => match self.kv.create(LEASE_KEY, self.encoded()).await {
@@ -193,11 +216,17 @@ impl Lease {
                     }
                     Err(error) if error.is_conflict() => {}
                     Err(source) => {
-                        return Err(LeaseError::NotReacquired { space: self.space.clone(), source });
+                        return Err(LeaseError::NotReacquired {
+                            space: self.space.clone(),
+                            source,
+                        });
                     }
                 },
                 Standing::Other(LeaseRow { holder, .. }) => {
-                    return Err(LeaseError::Taken { space: self.space.clone(), holder });
+                    return Err(LeaseError::Taken {
+                        space: self.space.clone(),
+                        holder,
+                    });
                 }
                 Standing::Garbled => {
                     error!(space = %self.space, "the lease row is garbled: somebody tampered with it");
@@ -221,7 +250,9 @@ impl Lease {
         };
         match tokio::time::timeout(RELEASE_WITHIN, release).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(space = %self.space, %error, "the lease was not released; it expires"),
+            Ok(Err(error)) => {
+                warn!(space = %self.space, %error, "the lease was not released; it expires")
+            }
             Err(_) => warn!(space = %self.space, "the lease was not released in time; it expires"),
         }
     }

@@ -16,6 +16,7 @@ mod credentials;
 mod dead;
 mod fanout;
 mod gate;
+mod intake;
 mod lane;
 mod lease;
 mod rail;

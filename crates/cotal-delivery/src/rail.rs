@@ -47,9 +47,8 @@ pub(crate) struct Bound {
 impl Rails {
     /// Subscribes to every rail; the broker has confirmed each when this returns.
     pub(crate) async fn bind(&self) -> Result<Bound, NatsError> {
-        let subscribe = |subject: String, queue: &'static str| {
-            self.connection.subscribe(subject, Some(queue))
-        };
+        let subscribe =
+            |subject: String, queue: &'static str| self.connection.subscribe(subject, Some(queue));
         Ok(Bound {
             agents: subscribe(self.space.ctl_all(DELIVERY), DELIVERY).await?,
             admin: subscribe(self.space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await?,
@@ -59,8 +58,13 @@ impl Rails {
 
     /// Answers until told to stop; what is being worked on is finished.
     pub(crate) async fn run(self, bound: Bound, stop: CancellationToken) -> Result<(), NatsError> {
-        let Bound { mut agents, mut admin, mut probe } = bound;
+        let Bound {
+            mut agents,
+            mut admin,
+            mut probe,
+        } = bound;
         let rails = Arc::new(self);
+        let resuming = tokio::spawn(Arc::clone(&rails).resume_joins(stop.clone()));
         let room = Arc::new(Semaphore::new(AT_ONCE));
         let mut working = JoinSet::new();
         loop {
@@ -80,14 +84,36 @@ impl Rails {
             }
         }
         while working.join_next().await.is_some() {}
+        if let Err(error) = resuming.await {
+            warn!(space = %rails.space, %error, "resuming half-done joins failed");
+        }
         Ok(())
     }
 
+    /// Finishes the joins that a daemon before this one left half done.
+    async fn resume_joins(self: Arc<Self>, stop: CancellationToken) {
+        let half_joined = self.view.directory().half_joined();
+        for (channel, member) in half_joined {
+            let resumed = tokio::select! {
+                () = stop.cancelled() => return,
+                resumed = self.registry.resume(&channel, &member) => resumed,
+            };
+            if let Err(error) = resumed {
+                warn!(space = %self.space, %error, "a half-done join waits for the member to join again");
+            }
+        }
+    }
+
     async fn answer_probe(&self, request: &Message) {
-        let Some((_, reply_to)) = self.caller(request, |s| self.space.parse_live(DELIVERY, s)) else {
+        let Some((_, reply_to)) = self.caller(request, |s| self.space.parse_live(DELIVERY, s))
+        else {
             return;
         };
-        let state = if self.gate.is_open() { Plane::Bound } else { Plane::Unbound };
+        let state = if self.gate.is_open() {
+            Plane::Bound
+        } else {
+            Plane::Unbound
+        };
         self.send(reply_to, &PlaneReply { state }).await;
     }
 
@@ -142,7 +168,8 @@ impl Rails {
     }
 
     fn read(&self, message: &Message, caller: &Principal) -> Result<Request, Reply> {
-        let request = Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
+        let request =
+            Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
         if request.from.id != caller.as_str() {
             let why = format!("the body says it is from another than {caller}, who sent it");
             return Err(Reply::refused(Code::Denied, why));
@@ -158,12 +185,18 @@ impl Rails {
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
         match request.op.as_str() {
             op::DURABLE_JOIN => match args::<JoinArgs>(request.args) {
-                Ok(a) => reply(self.registry.join(caller, &a.channel, a.lifecycle_uid).await),
+                Ok(a) => reply(
+                    self.registry
+                        .join(caller, &a.channel, a.lifecycle_uid)
+                        .await,
+                ),
                 Err(refusal) => refusal,
             },
             op::DURABLE_LEAVE => match args::<LeaveArgs>(request.args) {
                 Ok(a) => {
-                    let left = self.registry.leave(caller, &a.channel, a.generation, a.lifecycle_uid);
+                    let left =
+                        self.registry
+                            .leave(caller, &a.channel, a.generation, a.lifecycle_uid);
                     reply(left.await)
                 }
                 Err(refusal) => refusal,
@@ -177,13 +210,18 @@ impl Rails {
     async fn send(&self, to: &str, reply: &impl Serialize) {
         let body = serde_json::to_vec(reply).unwrap_or_default();
         let size = body.len();
-        let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;
+        let sent = self
+            .connection
+            .publish(to.to_owned(), None, Bytes::from(body))
+            .await;
         let sent = match sent {
             Err(NatsError::TooLarge { max, .. }) => {
                 let why = format!("the reply has {size} bytes, the broker takes at most {max}");
                 let refusal = Reply::refused(Code::TooLarge, why);
                 let body = serde_json::to_vec(&refusal).unwrap_or_default();
-                self.connection.publish(to.to_owned(), None, Bytes::from(body)).await
+                self.connection
+                    .publish(to.to_owned(), None, Bytes::from(body))
+                    .await
             }
             other => other,
         };
@@ -197,7 +235,10 @@ async fn next_with_room(
     agents: &mut Subscription,
     room: &Arc<Semaphore>,
 ) -> Result<(Message, tokio::sync::OwnedSemaphorePermit), NatsError> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(|_| NatsError::Closed)?;
+    let permit = Arc::clone(room)
+        .acquire_owned()
+        .await
+        .map_err(|_| NatsError::Closed)?;
     Ok((agents.next().await?, permit))
 }
 
@@ -219,5 +260,8 @@ fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {
 
 fn unknown(op: &str, service: &str) -> Reply {
     let op: String = op.chars().take(64).collect();
-    Reply::refused(Code::UnknownOp, format!("{service} has no operation {op:?}"))
+    Reply::refused(
+        Code::UnknownOp,
+        format!("{service} has no operation {op:?}"),
+    )
 }

@@ -4,18 +4,19 @@
 //! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
 //! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cotal_nats::{
-    BatchError, Delivery, NatsError, Outgoing, PullConsumer, PullError, Ticket, Writer,
-};
-use cotal_rules::authorize::{self, Verdict};
-use cotal_rules::waiting::{Waiting, Wait};
+use cotal_nats::{BatchError, Delivery, NatsError, Outgoing, PullError, Ticket, Writer};
+use cotal_rules::authorize::{self, DenyReason, Verdict};
+use cotal_rules::directory::Directory;
+use cotal_rules::waiting::{Wait, Waiting};
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::rows::DeadReason;
+use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
@@ -29,12 +30,11 @@ use crate::counters::{Counters, add};
 use crate::dead::{About, DeadBook};
 use crate::fanout::log_failure;
 use crate::gate::Gate;
+use crate::intake::Intake;
 use crate::view::{Feed, View};
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
-/// How long one look for entries lasts.
-const PULL_WAIT: Duration = Duration::from_secs(30);
 /// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
 const BATCHES: usize = 4;
 
@@ -50,7 +50,10 @@ pub(crate) struct ReaderProgress {
 impl ReaderProgress {
     /// The state of a reader whose consumer has nothing to give.
     pub(crate) fn idle() -> Self {
-        Self { taken: 0, idle: true }
+        Self {
+            taken: 0,
+            idle: true,
+        }
     }
 
     /// Whether what stood in INBOX at `mark` has been dealt with.
@@ -64,13 +67,17 @@ pub(crate) struct Reader {
     pub(crate) space: Space,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
-    pub(crate) pull: PullConsumer,
+    pub(crate) intake: Intake,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) progress: Arc<watch::Sender<ReaderProgress>>,
     pub(crate) dead: DeadBook,
     pub(crate) caps: Caps,
     pub(crate) waiting: Waiting,
+    /// Entries that were returned to the consumer; where to go on if it vanishes.
+    pub(crate) returned: BTreeSet<u64>,
+    /// The last entry settled before this lane.
+    pub(crate) floor: u64,
 }
 
 /// An entry that has been read.
@@ -100,8 +107,10 @@ impl Reader {
                     self.settle(done, under_way.is_empty()).await;
                     continue;
                 }
-                batch = next_batch(&mut self.gate, &mut self.pull),
-                    if under_way.len() < BATCHES => batch?,
+                batch = self.intake.next(&mut self.gate, BATCH, || {
+                    let settled = self.floor.max(self.progress.borrow().taken);
+                    resume_at(&self.space, &self.returned, settled)
+                }), if under_way.len() < BATCHES => batch?,
             };
             let Some(last) = batch.last() else { continue };
             let (last, pending) = (last.stream_seq, last.pending);
@@ -135,7 +144,13 @@ impl Reader {
     async fn read(&self, delivery: Delivery) -> Option<Read> {
         let member = self.space.parse_dinbox(&delivery.subject);
         match (member, envelope::parse_entry(&delivery.payload)) {
-            (Some(member), Ok(entry)) => return Some(Read { delivery, member, entry }),
+            (Some(member), Ok(entry)) => {
+                return Some(Read {
+                    delivery,
+                    member,
+                    entry,
+                });
+            }
             (member, entry) => {
                 let why = entry.err().map(|e| e.to_string());
                 warn!(
@@ -167,27 +182,50 @@ impl Reader {
         }
     }
 
+    /// Judges a batch; where a rejoin hides an earlier interval, the bucket's history is read and
+    /// the entry is judged once more. An entry whose history cannot be read waits.
+    async fn verdicts(&self, entries: &[Read]) -> Vec<Option<Verdict>> {
+        let mut verdicts: Vec<_> = {
+            let directory = self.view.directory();
+            entries.iter().map(|read| Some(judge(read, &directory))).collect()
+        };
+        let unsure = Some(Verdict::Deny(DenyReason::EarlierGeneration));
+        for (read, verdict) in entries.iter().zip(&mut verdicts) {
+            if *verdict == unsure {
+                *verdict = match self.view.learn(&read.entry.channel, &read.member).await {
+                    Ok(()) => Some(judge(read, &self.view.directory())),
+                    Err(error) => {
+                        warn!(space = %self.space, %error, "an entry waits: its membership is unknown");
+                        None
+                    }
+                };
+            }
+        }
+        verdicts
+    }
+
     /// Decides every entry of a batch against one state of the view.
     async fn judge_all(&mut self, entries: Vec<Read>) -> (Vec<Read>, Vec<Outgoing>) {
-        let verdicts: Vec<Verdict> = {
-            let directory = self.view.directory();
-            let judge = |read: &Read| {
-                let InboxEntry { channel, seq, reason, generation, .. } = &read.entry;
-                authorize::verdict(&read.member, channel, *seq, *reason, *generation, &directory)
-            };
-            entries.iter().map(judge).collect()
-        };
+        let verdicts = self.verdicts(&entries).await;
         let mut released = Vec::with_capacity(entries.len());
         let mut copies = Vec::with_capacity(entries.len());
         for (read, verdict) in entries.into_iter().zip(verdicts) {
+            let Some(verdict) = verdict else {
+                self.wait(read, DeadReason::HandoffFailed).await;
+                continue;
+            };
             match verdict {
                 Verdict::Release => {
                     copies.push(self.copy(&read));
                     released.push(read);
                 }
                 Verdict::Deny(reason) => {
-                    let Read { delivery, member, entry } = read;
-                    self.waiting.release(&member, delivery.stream_seq);
+                    let Read {
+                        delivery,
+                        member,
+                        entry,
+                    } = read;
+                    self.no_longer_waits(&member, delivery.stream_seq);
                     debug!(
                         space = %self.space, %member.principal, channel = %entry.channel,
                         seq = entry.seq, ?reason, "an entry is not released"
@@ -195,7 +233,7 @@ impl Reader {
                     self.end(delivery, &self.counters.denied).await;
                 }
                 Verdict::Retired => {
-                    self.waiting.release(&read.member, read.delivery.stream_seq);
+                    self.no_longer_waits(&read.member, read.delivery.stream_seq);
                     self.end(read.delivery, &self.counters.denied).await;
                 }
                 Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
@@ -220,8 +258,14 @@ impl Reader {
     }
 
     async fn settle(&mut self, done: HandOff, last_one: bool) {
-        let HandOff { entries, outcome, last, pending } = done;
+        let HandOff {
+            entries,
+            outcome,
+            last,
+            pending,
+        } = done;
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
+        self.hand_offs(&entries, &failed);
         let mut failures = failed.into_iter().peekable();
         for (index, read) in entries.into_iter().enumerate() {
             match failures.next_if(|(failed, _)| *failed == index) {
@@ -243,10 +287,26 @@ impl Reader {
         });
     }
 
+    fn hand_offs(&self, entries: &[Read], failed: &[(usize, NatsError)]) {
+        let stored = |index: &usize| !failed.iter().any(|(at, _)| at == index);
+        let members = entries
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| failed.is_empty() || stored(index));
+        self.caps.handed_off(members.map(|(_, read)| &read.member));
+    }
+
     async fn delivered(&mut self, read: Read) {
-        self.waiting.release(&read.member, read.delivery.stream_seq);
-        self.caps.handed_off(&read.member).await;
+        if read.delivery.delivered > 1 {
+            self.no_longer_waits(&read.member, read.delivery.stream_seq);
+        }
         self.end(read.delivery, &self.counters.delivered).await;
+    }
+
+    fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
+        if self.waiting.release(member, seq) {
+            self.returned.remove(&seq);
+        }
     }
 
     async fn all_wait(&mut self, entries: Vec<Read>, error: &NatsError) {
@@ -258,32 +318,68 @@ impl Reader {
 
     /// Retries later, parks, or gives up: by the rules, and never at another owner's cost.
     async fn wait(&mut self, read: Read, reason: DeadReason) {
-        let Read { delivery, member, entry } = read;
+        let Read {
+            delivery,
+            member,
+            entry,
+        } = read;
         let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
         let now = now_ms();
         match self.waiting.on_wait(&member, seq, attempt, now) {
             Wait::Retry { delay_ms } => {
+                self.returned.insert(seq);
                 let delay = Duration::from_millis(delay_ms.unsigned_abs());
-                log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
+                log_failure(
+                    &self.space,
+                    "return an entry",
+                    delivery.nak(Some(delay)).await,
+                );
             }
             Wait::Park { next_at } => {
-                let about = About { seq, member: &member, entry: &entry, reason, attempts: attempt };
+                self.returned.remove(&seq);
+                let about = About {
+                    seq,
+                    member: &member,
+                    entry: &entry,
+                    reason,
+                    attempts: attempt,
+                };
                 let parked = self.dead.park(about, now, next_at).await;
                 self.book(delivery, parked).await;
             }
-            Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
+            Wait::GiveUp => {
+                self.give_up(
+                    Read {
+                        delivery,
+                        member,
+                        entry,
+                    },
+                    reason,
+                )
+                .await
+            }
         }
     }
 
     async fn give_up(&mut self, read: Read, reason: DeadReason) {
-        let Read { delivery, member, entry } = read;
+        let Read {
+            delivery,
+            member,
+            entry,
+        } = read;
         let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
         error!(
             space = %self.space, %member.principal, channel = %entry.channel, seq = entry.seq,
             ?reason, attempts, "an entry is given up; `cotal dead` lists it"
         );
-        self.waiting.release(&member, seq);
-        let about = About { seq, member: &member, entry: &entry, reason, attempts };
+        self.no_longer_waits(&member, seq);
+        let about = About {
+            seq,
+            member: &member,
+            entry: &entry,
+            reason,
+            attempts,
+        };
         let given = self.dead.give_up(about, now_ms()).await;
         if given.is_ok() {
             add(&self.counters.given_up, 1);
@@ -304,11 +400,32 @@ impl Reader {
     }
 }
 
-async fn next_batch(gate: &mut Gate, pull: &mut PullConsumer) -> Result<Vec<Delivery>, PullError> {
-    gate.open().await;
-    pull.next_batch(BATCH, PULL_WAIT).await
+fn judge(read: &Read, directory: &Directory) -> Verdict {
+    let entry = &read.entry;
+    authorize::verdict(
+        &read.member,
+        &entry.channel,
+        entry.seq,
+        entry.reason,
+        entry.generation,
+        directory,
+    )
+}
+
+/// A consumer that begins with the first entry that is not settled.
+fn resume_at(space: &Space, returned: &BTreeSet<u64>, settled: u64) -> ConsumerConfig {
+    ConsumerConfig {
+        deliver_policy: "by_start_sequence".into(),
+        opt_start_seq: Some(returned.first().copied().unwrap_or(settled + 1)),
+        ..space.reader_config()
+    }
 }
 
 async fn finish(entries: Vec<Read>, ticket: Ticket, last: u64, pending: u64) -> HandOff {
-    HandOff { entries, outcome: ticket.await, last, pending }
+    HandOff {
+        entries,
+        outcome: ticket.await,
+        last,
+        pending,
+    }
 }

@@ -6,18 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{
-    Bytes, Connection, Entry, NatsError, StoredMessage, Writer,
-};
+use cotal_nats::{Bytes, Connection, Entry, NatsError, StoredMessage, Writer};
 use cotal_rules::directory::{Acl, Membership, Resolved};
 use cotal_rules::fanout::{Copy, Plan};
 use cotal_rules::membership::{
-    self as rules, ActivateStep, AfterWrite, Change, CloseStep, Expect, JoinStep, LeaveStep, Refusal,
-    SubjectFill, Write,
+    self as rules, ActivateStep, AfterWrite, Change, CloseStep, Expect, JoinStep, LeaveStep,
+    Refusal, SubjectFill, Write,
 };
-use cotal_wire::control::{
-    Code, JoinShortfall, Joined, Left, MembershipItem, Memberships, Reply,
-};
+use cotal_wire::control::{Code, JoinShortfall, Joined, Left, MembershipItem, Memberships, Reply};
 use cotal_wire::envelope::{self, Reason};
 use cotal_wire::names::member_key;
 use cotal_wire::rows::{AclRow, DeliveryClass, MemberRow};
@@ -64,7 +60,10 @@ pub(crate) enum RegistryError {
 
 impl RegistryError {
     fn refused<T: Into<String>>(code: Code, reason: T) -> Self {
-        Self::Refused(Refusal { code, reason: reason.into() })
+        Self::Refused(Refusal {
+            code,
+            reason: reason.into(),
+        })
     }
 
     /// The reply that tells the caller.
@@ -106,7 +105,10 @@ impl Registry {
                 other => return other,
             }
         }
-        Err(RegistryError::refused(Code::Conflict, "the row keeps changing; try again"))
+        Err(RegistryError::refused(
+            Code::Conflict,
+            "the row keeps changing; try again",
+        ))
     }
 
     async fn join_once(
@@ -118,14 +120,23 @@ impl Registry {
         let (current, tombstone) = self.read_row(key, channel, member).await?;
         let cursor = self.connection.last_seq(&self.space.chat_stream()).await?;
         let acl = self.read_acl(member).await?;
-        match rules::join(current.as_ref(), as_acl(acl.as_ref()), self.change(channel, member, cursor)) {
+        match rules::join(
+            current.as_ref(),
+            as_acl(acl.as_ref()),
+            self.change(channel, member, cursor),
+        ) {
             JoinStep::Refused(refusal) => Err(RegistryError::Refused(refusal)),
-            JoinStep::AlreadyJoined { membership } if membership.activated => {
-                Ok(Joined { durable: true, generation: membership.generation, reason: None })
-            }
+            JoinStep::AlreadyJoined { membership } if membership.activated => Ok(Joined {
+                durable: true,
+                generation: membership.generation,
+                reason: None,
+            }),
             JoinStep::AlreadyJoined { membership } => {
                 let routed = u64::MAX;
-                let seen = Seen { revision: membership.revision, routed };
+                let seen = Seen {
+                    revision: membership.revision,
+                    routed,
+                };
                 self.activate(key, channel, member, membership, seen).await
             }
             JoinStep::Write(write) => {
@@ -163,10 +174,17 @@ impl Registry {
     }
 
     async fn remove(&self, key: &str, revision: u64) {
-        match self.view.kv(Feed::Members).delete(key, Some(revision)).await {
+        match self
+            .view
+            .kv(Feed::Members)
+            .delete(key, Some(revision))
+            .await
+        {
             Ok(_) => {}
             Err(error) if error.is_conflict() => {}
-            Err(error) => warn!(space = %self.space, %error, "a refused join's row stays until it is read"),
+            Err(error) => {
+                warn!(space = %self.space, %error, "a refused join's row stays until it is read")
+            }
         }
     }
 
@@ -179,11 +197,17 @@ impl Registry {
             what: "the view to apply a member row".to_owned(),
             after: SEEN_WITHIN,
         };
-        let seen = timeout(SEEN_WITHIN, seen).await.map_err(|_| late())?.map_err(|_| late())?;
+        let seen = timeout(SEEN_WITHIN, seen)
+            .await
+            .map_err(|_| late())?
+            .map_err(|_| late())?;
         if seen.revision < revision {
             // An older change of the row was told first; the barrier brings ours in.
             self.view.fresh(&[Feed::Members]).await?;
-            return Ok(Seen { revision, routed: u64::MAX });
+            return Ok(Seen {
+                revision,
+                routed: u64::MAX,
+            });
         }
         Ok(seen)
     }
@@ -198,16 +222,28 @@ impl Registry {
         membership: Membership,
         seen: Seen,
     ) -> Result<Joined, RegistryError> {
-        let state = self.connection.stream_state(&self.space.chat_stream()).await?;
+        let state = self
+            .connection
+            .stream_state(&self.space.chat_stream())
+            .await?;
         let fence = state.last_seq;
         let generation = membership.generation;
         let join = membership.join_cursor;
         let until = fence.min(seen.routed);
-        self.catch_up(channel, member, generation, join, until).await?;
-        if self.window_evicted(channel, join, fence, state.first_seq).await? {
-            self.close_evicted(key, channel, member, &membership).await?;
+        self.catch_up(channel, member, generation, join, until)
+            .await?;
+        if self
+            .window_evicted(channel, join, fence, state.first_seq)
+            .await?
+        {
+            self.close_evicted(key, channel, member, &membership)
+                .await?;
             let reason = Some(JoinShortfall::Evicted);
-            return Ok(Joined { durable: false, generation, reason });
+            return Ok(Joined {
+                durable: false,
+                generation,
+                reason,
+            });
         }
         let change = self.change(channel, member, fence);
         match rules::activate(Some(&membership), generation, change) {
@@ -222,7 +258,11 @@ impl Registry {
             },
         }
         info!(space = %self.space, %member.principal, %channel, generation, "durable join");
-        Ok(Joined { durable: true, generation, reason: None })
+        Ok(Joined {
+            durable: true,
+            generation,
+            reason: None,
+        })
     }
 
     /// Somebody changed the row during catch-up: it is still this join's, or it is superseded.
@@ -235,7 +275,11 @@ impl Registry {
     ) -> Result<Joined, RegistryError> {
         let (row, _) = self.read_row(key, channel, member).await?;
         match row.filter(|row| row.generation == generation && row.is_open()) {
-            Some(row) if row.activated => Ok(Joined { durable: true, generation, reason: None }),
+            Some(row) if row.activated => Ok(Joined {
+                durable: true,
+                generation,
+                reason: None,
+            }),
             _ => Ok(superseded(generation)),
         }
     }
@@ -252,8 +296,13 @@ impl Registry {
         let filter = self.space.chat_channel(&channel.into());
         let mut next = after + 1;
         while next <= until {
-            let page = self.connection.direct_next(&chat, next, &filter, CATCH_UP).await?;
-            let Some(last) = page.messages.last().map(|m| m.seq) else { return Ok(()) };
+            let page = self
+                .connection
+                .direct_next(&chat, next, &filter, CATCH_UP)
+                .await?;
+            let Some(last) = page.messages.last().map(|m| m.seq) else {
+                return Ok(());
+            };
             let posts = page.messages.iter().filter(|m| m.seq <= until);
             self.copy_posts(posts, channel, member, generation).await?;
             next = last + 1;
@@ -270,16 +319,36 @@ impl Registry {
     ) -> Result<(), RegistryError> {
         let mut copies = Vec::new();
         for post in posts {
-            let Some((sender, found)) = self.space.parse_chat(&post.subject) else { continue };
+            let Some((sender, found)) = self.space.parse_chat(&post.subject) else {
+                continue;
+            };
             if found != *channel || sender == member.principal || !sender.has_real_owner() {
                 continue;
             }
-            let Ok(head) = envelope::parse_post(&post.payload, &sender, channel) else { continue };
+            let Ok(head) = envelope::parse_post(&post.payload, &sender, channel) else {
+                continue;
+            };
             let reason = Reason::DurableChannel;
-            let copy = Copy { member: member.clone(), generation, reason };
-            let plan = Plan { class: DeliveryClass::Durable, copies: vec![copy] };
+            let copy = Copy {
+                member: member.clone(),
+                generation,
+                reason,
+            };
+            let plan = Plan {
+                class: DeliveryClass::Durable,
+                copies: vec![copy],
+                unsure: Vec::new(),
+            };
             let payload: &Bytes = &post.payload;
-            let made = make_copies(&self.space, payload, post.seq, channel, &sender, &head, &plan);
+            let made = make_copies(
+                &self.space,
+                payload,
+                post.seq,
+                channel,
+                &sender,
+                &head,
+                &plan,
+            );
             copies.extend(made);
         }
         if copies.is_empty() {
@@ -333,7 +402,10 @@ impl Registry {
         let mut fills = Vec::new();
         let mut offset = 0;
         loop {
-            let page = self.connection.stream_info_subjects(&chat, &filter, offset).await?;
+            let page = self
+                .connection
+                .stream_info_subjects(&chat, &filter, offset)
+                .await?;
             let got = page.subjects.len() as u64;
             for (subject, count) in page.subjects {
                 if count < cotal_wire::limits::PER_SUBJECT {
@@ -341,7 +413,10 @@ impl Registry {
                 }
                 let oldest = self.connection.direct_next(&chat, 1, &subject, 1).await?;
                 if let Some(oldest) = oldest.messages.first() {
-                    fills.push(SubjectFill { count, oldest: oldest.seq });
+                    fills.push(SubjectFill {
+                        count,
+                        oldest: oldest.seq,
+                    });
                 }
             }
             offset += got;
@@ -387,20 +462,29 @@ impl Registry {
             let write = match rules::leave(current.as_ref(), generation, change) {
                 LeaveStep::Refused(refusal) => return Err(RegistryError::Refused(refusal)),
                 LeaveStep::AlreadyLeft => {
-                    return Ok(Left { channel: channel.clone(), already_left: Some(true) });
+                    return Ok(Left {
+                        channel: channel.clone(),
+                        already_left: Some(true),
+                    });
                 }
                 LeaveStep::Write(write) => write,
             };
             match self.write(&key, &write, None).await {
                 Ok(_) => {
                     info!(space = %self.space, %member.principal, %channel, generation, "durable leave");
-                    return Ok(Left { channel: channel.clone(), already_left: None });
+                    return Ok(Left {
+                        channel: channel.clone(),
+                        already_left: None,
+                    });
                 }
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(RegistryError::refused(Code::Conflict, "the row keeps changing; try again"))
+        Err(RegistryError::refused(
+            Code::Conflict,
+            "the row keeps changing; try again",
+        ))
     }
 
     /// Serves `listMemberships`: the open memberships of the caller's live lifecycles.
@@ -423,13 +507,24 @@ impl Registry {
     }
 
     /// Finishes the joins that a daemon before this one left half done.
-    pub(crate) async fn resume(&self, channel: &Channel, member: &Lifecycle) -> Result<(), RegistryError> {
+    pub(crate) async fn resume(
+        &self,
+        channel: &Channel,
+        member: &Lifecycle,
+    ) -> Result<(), RegistryError> {
         let key = member_key(channel, member);
         let _turn = self.lock(&key).lock().await;
         let (row, _) = self.read_row(&key, channel, member).await?;
-        let Some(row) = row.filter(|row| row.is_open() && !row.activated) else { return Ok(()) };
-        let seen = Seen { revision: row.revision, routed: u64::MAX };
-        self.activate(&key, channel, member, row, seen).await.map(drop)
+        let Some(row) = row.filter(|row| row.is_open() && !row.activated) else {
+            return Ok(());
+        };
+        let seen = Seen {
+            revision: row.revision,
+            routed: u64::MAX,
+        };
+        self.activate(&key, channel, member, row, seen)
+            .await
+            .map(drop)
     }
 
     /// Which lifecycle of the caller is meant.
@@ -444,7 +539,10 @@ impl Registry {
             let member = Lifecycle::new(caller.clone(), uid);
             return match directory.acl(&member) {
                 Acl::Row(_) => Ok(member),
-                Acl::Retired => Err(refused(Code::Retired, "this lifecycle is retired".to_owned())),
+                Acl::Retired => Err(refused(
+                    Code::Retired,
+                    "this lifecycle is retired".to_owned(),
+                )),
                 Acl::Absent => Err(refused(
                     Code::NotProvisioned,
                     format!("{caller} has no such lifecycle here; provision it first"),
@@ -470,8 +568,19 @@ impl Registry {
         &self.locks[usize::try_from(hash % LOCKS as u64).unwrap_or_default()]
     }
 
-    fn change<'a>(&'a self, channel: &'a Channel, member: &'a Lifecycle, cursor: u64) -> Change<'a> {
-        Change { channel, member, cursor, now_ms: now_ms(), writer: &self.writer_identity }
+    fn change<'a>(
+        &'a self,
+        channel: &'a Channel,
+        member: &'a Lifecycle,
+        cursor: u64,
+    ) -> Change<'a> {
+        Change {
+            channel,
+            member,
+            cursor,
+            now_ms: now_ms(),
+            writer: &self.writer_identity,
+        }
     }
 
     /// The row as the leader has it, and the revision of whatever stands in its place. A garbled
@@ -485,7 +594,9 @@ impl Registry {
         let Some(entry) = self.view.kv(Feed::Members).get(key).await? else {
             return Ok((None, None));
         };
-        let Some(value) = entry.live() else { return Ok((None, Some(entry.revision))) };
+        let Some(value) = entry.live() else {
+            return Ok((None, Some(entry.revision)));
+        };
         if let Ok(row) = MemberRow::parse(value, channel, member) {
             return Ok((Some(Membership::of(&row, entry.revision)), None));
         }
@@ -500,19 +611,29 @@ impl Registry {
     /// The ACL row as the leader has it now.
     async fn read_acl(&self, member: &Lifecycle) -> Result<Option<AclRow>, RegistryError> {
         let entry: Option<Entry> = self.view.kv(Feed::Acl).get(&member.dotted()).await?;
-        let Some(value) = entry.as_ref().and_then(Entry::live) else { return Ok(None) };
+        let Some(value) = entry.as_ref().and_then(Entry::live) else {
+            return Ok(None);
+        };
         if let Ok(row) = AclRow::parse(value) {
             return Ok(Some(row));
         }
         self.view.fresh(&[Feed::Acl]).await?;
         match self.view.directory().acl(member) {
             Acl::Row(row) => Ok(Some(row.clone())),
-            Acl::Retired => Err(RegistryError::refused(Code::Retired, "this lifecycle is retired")),
+            Acl::Retired => Err(RegistryError::refused(
+                Code::Retired,
+                "this lifecycle is retired",
+            )),
             Acl::Absent => Ok(None),
         }
     }
 
-    async fn write(&self, key: &str, write: &Write, tombstone: Option<u64>) -> Result<u64, NatsError> {
+    async fn write(
+        &self,
+        key: &str,
+        write: &Write,
+        tombstone: Option<u64>,
+    ) -> Result<u64, NatsError> {
         let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
         let kv = self.view.kv(Feed::Members);
         match (write.expect, tombstone) {
@@ -524,7 +645,11 @@ impl Registry {
 }
 
 fn superseded(generation: u64) -> Joined {
-    Joined { durable: false, generation, reason: Some(JoinShortfall::Superseded) }
+    Joined {
+        durable: false,
+        generation,
+        reason: Some(JoinShortfall::Superseded),
+    }
 }
 
 fn as_acl(row: Option<&AclRow>) -> Acl<'_> {

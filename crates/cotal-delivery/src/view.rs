@@ -7,14 +7,15 @@
 //! fail; nothing is decided meanwhile.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, NatsError, Watch, WatchEvent, WatchOptions};
 use cotal_rules::directory::{Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
-use cotal_wire::Space;
-use cotal_wire::names::Bucket;
+use cotal_wire::names::{Bucket, member_key};
+use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::{debug, error, warn};
@@ -91,7 +92,7 @@ pub(crate) struct View {
 struct State {
     directory: Directory,
     /// The highest post that has been planned; changes only while the directory cannot.
-    routed: std::sync::atomic::AtomicU64,
+    routed: AtomicU64,
 }
 
 /// The moment at which a member row became visible to planning.
@@ -132,8 +133,14 @@ impl View {
     /// Plans a post, and remembers that it was planned with the rows as they are now.
     pub(crate) fn plan(&self, post: &Post<'_>) -> Plan {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.routed.fetch_max(post.seq, std::sync::atomic::Ordering::SeqCst);
+        state.routed.fetch_max(post.seq, Ordering::SeqCst);
         fanout::plan(*post, &state.directory, now_ms())
+    }
+
+    /// The highest post that has been planned.
+    pub(crate) fn routed(&self) -> u64 {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.routed.load(Ordering::SeqCst)
     }
 
     /// Follows one bucket until its watch ends for good.
@@ -147,7 +154,11 @@ impl View {
     async fn step(&self, feed: Feed, watch: &mut Watch) -> Result<(), ViewError> {
         let progress = &self.feeds[feed.index()].progress;
         match watch.next().await? {
-            WatchEvent::Put { key, value, revision } => {
+            WatchEvent::Put {
+                key,
+                value,
+                revision,
+            } => {
                 if let Applied::Garbled(why) = self.apply(feed, &key, Some(&value), revision) {
                     self.recover(feed, &key, revision, &why).await;
                 }
@@ -161,11 +172,17 @@ impl View {
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
             }
             WatchEvent::InitialDone => progress.send_modify(|p| p.scanned = true),
-            WatchEvent::Reset { bucket_recreated: false } => {
+            WatchEvent::Reset {
+                bucket_recreated: false,
+            } => {
                 debug!(space = %self.space, ?feed, "watch rebuilt");
             }
-            WatchEvent::Reset { bucket_recreated: true } => {
-                return Err(ViewError::Recreated { bucket: self.space.bucket(feed.bucket()) });
+            WatchEvent::Reset {
+                bucket_recreated: true,
+            } => {
+                return Err(ViewError::Recreated {
+                    bucket: self.space.bucket(feed.bucket()),
+                });
             }
         }
         Ok(())
@@ -180,7 +197,7 @@ impl View {
             Feed::Presence => state.directory.apply_presence(key, value, revision),
         };
         if feed == Feed::Members {
-            let routed = state.routed.load(std::sync::atomic::Ordering::SeqCst);
+            let routed = state.routed.load(Ordering::SeqCst);
             self.notify(key, Seen { revision, routed });
         }
         applied
@@ -195,14 +212,22 @@ impl View {
         }
         match self.kv(feed).history(key).await {
             Ok(entries) => {
-                let older = entries.iter().rev().filter(|entry| entry.revision < revision);
+                let older = entries
+                    .iter()
+                    .rev()
+                    .filter(|entry| entry.revision < revision);
                 for entry in older.map_while(|entry| entry.live()) {
-                    if !matches!(self.recover_older(feed, key, entry, revision), Applied::Garbled(_)) {
+                    if !matches!(
+                        self.recover_older(feed, key, entry, revision),
+                        Applied::Garbled(_)
+                    ) {
                         break;
                     }
                 }
             }
-            Err(error) => warn!(space = %self.space, ?feed, %error, "the row's history is unreadable"),
+            Err(error) => {
+                warn!(space = %self.space, ?feed, %error, "the row's history is unreadable")
+            }
         }
         if feed == Feed::Members {
             self.write_back(key, revision).await;
@@ -219,20 +244,49 @@ impl View {
         }
     }
 
+    /// Reads the intervals of earlier generations from the bucket's history, once per key and run:
+    /// rows state only their newest interval.
+    ///
+    /// # Errors
+    /// When the broker does not give the history; then the caller must not decide.
+    pub(crate) async fn learn(
+        &self,
+        channel: &Channel,
+        member: &Lifecycle,
+    ) -> Result<(), NatsError> {
+        let key = member_key(channel, member);
+        let entries = self.kv(Feed::Members).history(&key).await?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.iter().rev() {
+            let Some(value) = entry.live() else { break };
+            state.directory.recover_member(&key, value, entry.revision);
+        }
+        state.directory.history_read(channel, member);
+        Ok(())
+    }
+
     /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster.
     async fn write_back(&self, key: &str, garbled: u64) {
         let last = self.directory().last_valid_member(key);
-        let Some(last) = last.filter(|last| last.garbled_revision == garbled) else { return };
+        let Some(last) = last.filter(|last| last.garbled_revision == garbled) else {
+            return;
+        };
         let written = match last.membership {
             Some(membership) => {
                 let row = membership.to_row(&last.channel, &last.member, &self.writer_identity);
-                let Ok(row) = serde_json::to_vec(&row) else { return };
-                self.kv(Feed::Members).update(key, row.into(), garbled).await
+                let Ok(row) = serde_json::to_vec(&row) else {
+                    return;
+                };
+                self.kv(Feed::Members)
+                    .update(key, row.into(), garbled)
+                    .await
             }
             None => self.kv(Feed::Members).delete(key, Some(garbled)).await,
         };
         match written {
-            Ok(revision) => warn!(space = %self.space, revision, "a garbled member row was repaired"),
+            Ok(revision) => {
+                warn!(space = %self.space, revision, "a garbled member row was repaired")
+            }
             Err(error) if error.is_conflict() => {}
             Err(error) => warn!(space = %self.space, %error, "a garbled member row stays"),
         }
@@ -263,15 +317,23 @@ impl View {
         let caught_up = async {
             loop {
                 let applied = progress.borrow_and_update().applied;
-                let Some(next) = followed.kv.next_after(applied).await? else { return Ok(()) };
+                let Some(next) = followed.kv.next_after(applied).await? else {
+                    return Ok(());
+                };
                 if progress.wait_for(|p| p.applied >= next).await.is_err() {
                     return Err(NatsError::Closed);
                 }
             }
         };
         timeout(FRESH_WITHIN, caught_up).await.unwrap_or_else(|_| {
-            let what = format!("the watch of {} to catch up", self.space.bucket(feed.bucket()));
-            Err(NatsError::Timeout { what, after: FRESH_WITHIN })
+            let what = format!(
+                "the watch of {} to catch up",
+                self.space.bucket(feed.bucket())
+            );
+            Err(NatsError::Timeout {
+                what,
+                after: FRESH_WITHIN,
+            })
         })
     }
 
@@ -288,7 +350,7 @@ impl View {
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         for sender in awaited.remove(key).into_iter().flatten() {
             // The registry may have given the join up meanwhile; then nobody listens, rightly.
-            drop(sender.send(seen));
+            let _ = sender.send(seen);
         }
     }
 }

@@ -104,6 +104,8 @@ impl PullError {
 pub struct PullConsumer {
     connection: Connection,
     requests: PullRequests,
+    /// Taken and not yet handed out, so that a cancelled call loses nothing.
+    taken: Vec<Delivery>,
 }
 
 impl PullConsumer {
@@ -118,26 +120,33 @@ impl PullConsumer {
         Ok(Self {
             connection: connection.clone(),
             requests,
+            taken: Vec::new(),
         })
     }
 
     /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty
-    /// when `wait` is over. Survives reconnects. Cancel-safe as long as nothing was taken: a message is
-    /// only taken out when the call is about to return.
+    /// when `wait` is over. Survives reconnects. Cancel-safe: what a cancelled call took is handed out by
+    /// the next one.
     pub async fn next_batch(
         &mut self,
         max: usize,
         wait: Duration,
     ) -> Result<Vec<Delivery>, PullError> {
         let deadline = Instant::now() + wait;
-        let Some(first) = self.requests.next_message(deadline).await? else {
-            return Ok(Vec::new());
-        };
-        let mut batch = vec![self.own(first)?];
-        while batch.len() < max {
+        if self.taken.is_empty() {
+            let Some(first) = self.requests.next_message(deadline).await? else {
+                return Ok(Vec::new());
+            };
+            let first = self.own(first)?;
+            self.taken.push(first);
+        }
+        while self.taken.len() < max {
             match self.requests.inbox.next().now_or_never() {
                 Some(Some(message)) => match self.requests.classify(message) {
-                    Incoming::Message(message) => batch.push(self.own(message)?),
+                    Incoming::Message(message) => {
+                        let delivery = self.own(message)?;
+                        self.taken.push(delivery);
+                    }
                     Incoming::Status => {}
                     Incoming::Error(error) => {
                         self.requests.postpone(error);
@@ -147,8 +156,10 @@ impl PullConsumer {
                 _ => break,
             }
         }
-        self.requests.refill().await?;
-        Ok(batch)
+        if let Err(error) = self.requests.refill().await {
+            self.requests.postpone(error.into());
+        }
+        Ok(std::mem::take(&mut self.taken))
     }
 
     /// The name this consumer is bound by.

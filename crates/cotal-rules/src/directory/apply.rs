@@ -94,6 +94,15 @@ impl Directory {
         }
     }
 
+    /// Notes that all of the key's history was given to [`Self::recover_member`]: what is unknown
+    /// about its earlier generations now stays unknown, and no plan asks again.
+    pub fn history_read(&mut self, channel: &Channel, member: &Lifecycle) {
+        let ids = self.channels.get(channel).zip(self.lifecycles.get(member));
+        if let Some((channel, member)) = ids {
+            self.rows.searched(channel, member);
+        }
+    }
+
     fn put_member(&mut self, channel: &Channel, member: &Lifecycle, row: &MemberRow, rev: u64) {
         let (channel, member) = (
             self.channels.intern(channel),

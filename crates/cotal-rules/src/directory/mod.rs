@@ -26,6 +26,7 @@ use presence::Presence;
 use rows::Rows;
 
 pub use membership::{GarbledMember, Membership};
+pub(crate) use rows::Eligible;
 
 /// What became of one watched value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +134,17 @@ impl Directory {
             .map(|(member, row)| (self.lifecycles.key(member), row))
     }
 
+    /// The members that the post at `seq` belongs to, by any of their generations.
+    pub(crate) fn eligible(
+        &self,
+        channel: &Channel,
+        seq: u64,
+    ) -> impl Iterator<Item = (&Lifecycle, Eligible)> {
+        let rows = self.channels.get(channel).into_iter();
+        rows.flat_map(move |channel| self.rows.eligible(channel, seq))
+            .map(|(member, eligible)| (self.lifecycles.key(member), eligible))
+    }
+
     /// One member's row on `channel`.
     #[must_use]
     pub fn membership(&self, channel: &Channel, member: &Lifecycle) -> Option<&Membership> {
@@ -164,6 +176,23 @@ impl Directory {
             .collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
+    }
+}
+
+/// Joins that a daemon left half done.
+impl Directory {
+    /// Open memberships whose catch-up was never completed; a daemon that starts resumes them.
+    #[must_use]
+    pub fn half_joined(&self) -> Vec<(Channel, Lifecycle)> {
+        let rows = self.rows.all();
+        rows.filter(|(_, _, row)| row.is_open() && !row.activated)
+            .map(|(channel, member, _)| {
+                (
+                    self.channels.key(channel).clone(),
+                    self.lifecycles.key(member).clone(),
+                )
+            })
+            .collect()
     }
 }
 

@@ -1,0 +1,123 @@
+//! The daemon as a process of its own: the real `cotal` binary, with real signals.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::mesh::Mesh;
+
+/// How long a line of the daemon's log may take.
+const LINE_WITHIN: Duration = Duration::from_secs(60);
+
+/// A running `cotal deliver`.
+#[derive(Debug)]
+pub struct DaemonProcess {
+    child: Child,
+    lines: mpsc::UnboundedReceiver<String>,
+    seen: Vec<String>,
+}
+
+impl DaemonProcess {
+    /// Starts `cotal deliver` for the first space of `mesh`. `binary` is the test's
+    /// `env!("CARGO_BIN_EXE_cotal")`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(binary: impl Into<PathBuf>, mesh: &Mesh) -> Self {
+        let mut child = Command::new(binary.into())
+            .args(["deliver", "--space", mesh.space().as_str(), "--root"])
+            .arg(mesh.dir())
+            .args(["--server", mesh.url()])
+            .env("XDG_CONFIG_HOME", mesh.dir().join("config"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a running daemon");
+        let stderr = child.stderr.take().expect("a pipe");
+        let (sender, lines) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut reader = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = reader.next_line().await {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    /// Waits for a line that contains `text`.
+    ///
+    /// # Panics
+    /// When the daemon ends or 60 s pass without it; what it said is shown.
+    pub async fn says(&mut self, text: &str) -> String {
+        loop {
+            match timeout(LINE_WITHIN, self.lines.recv()).await {
+                Ok(Some(line)) => {
+                    self.seen.push(line.clone());
+                    if line.contains(text) {
+                        return line;
+                    }
+                }
+                _ => panic!("the daemon never said {text:?}:\n{}", self.seen.join("\n")),
+            }
+        }
+    }
+
+    /// Waits until it serves.
+    pub async fn serves(&mut self) {
+        self.says("serving").await;
+    }
+
+    /// Its process id.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("a running daemon")
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).expect("a pid");
+        kill_process(Pid::from_raw(pid).expect("a pid"), signal).expect("a delivered signal");
+    }
+
+    /// Ends it with SIGKILL and waits until it is gone.
+    ///
+    /// # Panics
+    /// When it cannot be killed.
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("a killed daemon");
+    }
+
+    /// Waits for its end: the exit code, if it was not ended by a signal.
+    ///
+    /// # Panics
+    /// When it does not end within 60 s.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let status = timeout(LINE_WITHIN, self.child.wait()).await;
+        status.expect("the daemon did not end").expect("a status").code()
+    }
+
+    /// Everything it has said so far.
+    pub fn log(&mut self) -> String {
+        while let Ok(line) = self.lines.try_recv() {
+            self.seen.push(line);
+        }
+        self.seen.join("\n")
+    }
+}
