@@ -1,2 +1,67 @@
-//! The commands of the repository itself: demo, test, bench, contracts.
-fn main() {}
+//! The commands of the repository itself: `cargo xtask <command>`.
+//!
+//! Everything that a person or a machine does with this repository beyond `cargo build` is one of
+//! these, so that nobody has to know a second tool, and so that a machine's check is a command a
+//! person can run.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "this program talks to a person on a terminal"
+)]
+
+mod bench;
+mod contracts;
+mod demo;
+mod dist;
+mod repo;
+mod step;
+mod test;
+#[cfg(test)]
+mod tidy;
+mod tools;
+
+use clap::{Parser, Subcommand};
+
+/// The commands of the repository itself.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every check and every test, fetching the tools they need.
+    Test(test::Args),
+    /// List the contracts that no test names.
+    Contracts(contracts::Args),
+    /// Play the main job with real processes and say what happens.
+    Demo(demo::Args),
+    /// Measure the product against the limit of the broker.
+    Bench(bench::Args),
+    /// Build the static release binary.
+    #[command(visible_alias = "build-release")]
+    Dist(dist::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Contracts(args) => contracts::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}
