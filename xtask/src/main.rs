@@ -20,6 +20,8 @@ mod test;
 mod tidy;
 mod tools;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// The commands of the repository itself.
@@ -45,8 +47,18 @@ enum Command {
     Dist(dist::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Test(args) => test::run(&args),
         Command::Contracts(args) => contracts::run(&args),
         Command::Demo(args) => demo::run(&args),

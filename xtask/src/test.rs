@@ -17,9 +17,24 @@ pub(crate) struct Args {
     /// Run the tests alone, without format, lints, dependency and contract checks.
     #[arg(long)]
     quick: bool,
+    /// Test this crate alone, and do not build the binary first.
+    #[arg(long, short, value_name = "CRATE")]
+    package: Vec<String>,
     /// Arguments for the test runner, such as a part of a test's name.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     runner: Vec<OsString>,
+}
+
+impl Args {
+    fn scope(&self) -> Vec<&str> {
+        if self.package.is_empty() {
+            return vec!["--workspace"];
+        }
+        self.package
+            .iter()
+            .flat_map(|name| ["--package", name])
+            .collect()
+    }
 }
 
 /// Runs the checks and the tests.
@@ -77,28 +92,29 @@ fn checks(steps: &mut Steps) {
 }
 
 fn tests(steps: &mut Steps, broker: &Path, nextest: &Path, args: &Args) {
+    let scope = args.scope();
     // Tests of several crates run the binary itself, which only its own package's tests would build.
-    let build = ["build", "--locked", "--workspace", "--bins"];
-    if steps
-        .step("build", || step::run(repo::cargo().args(build)))
-        .is_none()
-    {
+    let mut build = repo::cargo();
+    build.args(["build", "--locked", "--bins"]).args(&scope);
+    if args.package.is_empty() && steps.step("build", || step::run(&mut build)).is_none() {
         return;
     }
+    // Every test uses the server that was found here, so no test goes to the network for it.
     if !args.quick {
+        let mut doc = repo::cargo();
+        doc.args(["test", "--locked", "--quiet", "--doc"])
+            .args(&scope);
         steps.step("doc tests", || {
-            let doc = ["test", "--locked", "--quiet", "--workspace", "--doc"];
-            step::run(repo::cargo().args(doc).env("COTAL_NATS_SERVER", broker))
+            step::run(doc.env("COTAL_NATS_SERVER", broker))
         });
     }
+    let mut tests = Command::new(nextest);
+    tests
+        .current_dir(repo::root())
+        .args(["nextest", "run", "--locked"])
+        .args(&scope);
+    tests.args(&args.runner);
     steps.step("tests", || {
-        let run = ["nextest", "run", "--locked", "--workspace"];
-        let mut command = Command::new(nextest);
-        command
-            .current_dir(repo::root())
-            .args(run)
-            .args(&args.runner);
-        // Every test uses the server that was found here, so no test goes to the network for it.
-        step::run(command.env("COTAL_NATS_SERVER", broker))
+        step::run(tests.env("COTAL_NATS_SERVER", broker))
     });
 }
