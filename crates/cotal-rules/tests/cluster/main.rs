@@ -1,0 +1,454 @@
+//! A tiny simulated space: CHAT, member and ACL rows, INBOX, DLV, agents and two daemons, driven
+//! through random interleavings.
+//!
+//! It is worse than reality may be: both daemons serve at once, as when a paused holder wakes up,
+//! and each may decide now and act much later. What must hold all the same:
+//! no eligible post is lost, nothing outside interval and ACL is surfaced, and no post twice.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a model that cannot go on has failed its test"
+)]
+
+mod daemon;
+mod space;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cotal_rules::{DenyReason, Plan, Verdict};
+use cotal_wire::envelope::Reason;
+use cotal_wire::names::member_key;
+use cotal_wire::rows::{AclRow, DeliveryClass, MemberRow};
+use cotal_wire::{Channel, ChannelPattern, Lifecycle};
+use proptest::prelude::*;
+
+use daemon::Daemon;
+use space::{Post, Space};
+
+const ACTORS: [&str; 3] = ["alice", "bob", "carol"];
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Post {
+        by: usize,
+        id: u8,
+        mention: Option<usize>,
+    },
+    Join {
+        daemon: usize,
+        who: usize,
+    },
+    ContinueJoin {
+        daemon: usize,
+    },
+    Leave {
+        daemon: usize,
+        who: usize,
+    },
+    Narrow {
+        who: usize,
+        to: usize,
+    },
+    Retire {
+        who: usize,
+    },
+    GarbleMember {
+        who: usize,
+    },
+    GarbleAcl {
+        who: usize,
+    },
+    PlanPost {
+        daemon: usize,
+        again: bool,
+    },
+    WritePlan {
+        daemon: usize,
+        some: Option<usize>,
+    },
+    Judge {
+        daemon: usize,
+        again: bool,
+    },
+    Perform {
+        daemon: usize,
+        lose_ack: bool,
+    },
+    Crash {
+        daemon: usize,
+    },
+    Surface {
+        who: usize,
+        lose_ack: bool,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (daemon, who) = (0_usize..2, 0_usize..3);
+    prop_oneof![
+        8 => (who.clone(), 0_u8..4, proptest::option::of(who.clone()))
+            .prop_map(|(by, id, mention)| Op::Post { by, id, mention }),
+        4 => (daemon.clone(), who.clone()).prop_map(|(daemon, who)| Op::Join { daemon, who }),
+        5 => daemon.clone().prop_map(|daemon| Op::ContinueJoin { daemon }),
+        2 => (daemon.clone(), who.clone()).prop_map(|(daemon, who)| Op::Leave { daemon, who }),
+        1 => (who.clone(), 0_usize..3).prop_map(|(who, to)| Op::Narrow { who, to }),
+        1 => who.clone().prop_map(|who| Op::GarbleMember { who }),
+        1 => who.clone().prop_map(|who| Op::GarbleAcl { who }),
+        8 => (daemon.clone(), prop::bool::weighted(0.2))
+            .prop_map(|(daemon, again)| Op::PlanPost { daemon, again }),
+        6 => (daemon.clone(), proptest::option::weighted(0.2, 0_usize..3))
+            .prop_map(|(daemon, some)| Op::WritePlan { daemon, some }),
+        6 => (daemon.clone(), prop::bool::weighted(0.2))
+            .prop_map(|(daemon, again)| Op::Judge { daemon, again }),
+        5 => (daemon.clone(), prop::bool::weighted(0.2))
+            .prop_map(|(daemon, lose_ack)| Op::Perform { daemon, lose_ack }),
+        1 => daemon.prop_map(|daemon| Op::Crash { daemon }),
+        4 => (who, prop::bool::weighted(0.3))
+            .prop_map(|(who, lose_ack)| Op::Surface { who, lose_ack }),
+    ]
+}
+
+/// Most runs end nobody; some end one lifecycle half-way.
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let run = || proptest::collection::vec(op(), 0..70);
+    (run(), proptest::option::weighted(0.3, 0_usize..3), run()).prop_map(
+        |(mut ops, ended, rest)| {
+            ops.extend(ended.map(|who| Op::Retire { who }));
+            ops.extend(rest);
+            ops
+        },
+    )
+}
+
+struct Cluster {
+    space: Space,
+    daemons: [Daemon; 2],
+    channel: Channel,
+    members: Vec<Lifecycle>,
+    /// Deliveries that agents showed, in order.
+    surfaced: BTreeMap<Lifecycle, Vec<u64>>,
+    seen: BTreeMap<Lifecycle, BTreeSet<(String, String)>>,
+    /// Posts that a verdict released, or denied for a good reason, at the moment it was made.
+    released: BTreeSet<(Lifecycle, u64)>,
+    excused: BTreeSet<(Lifecycle, u64)>,
+}
+
+impl Cluster {
+    fn new(defaults: &'static [u8]) -> Self {
+        let uid = |n: usize| {
+            char::from(b'a' + u8::try_from(n).unwrap())
+                .to_string()
+                .repeat(26)
+        };
+        let life = |(n, who): (usize, &&str)| {
+            Lifecycle::parse(&format!("local.{who}.{}", uid(n))).unwrap()
+        };
+        let mut cluster = Self {
+            space: Space::new(defaults),
+            daemons: [Daemon::default(), Daemon::default()],
+            channel: Channel::parse("team").unwrap(),
+            members: ACTORS.iter().enumerate().map(life).collect(),
+            surfaced: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            released: BTreeSet::new(),
+            excused: BTreeSet::new(),
+        };
+        for who in 0..ACTORS.len() {
+            cluster.set_acl(who, &["team"], false);
+        }
+        for daemon in &mut cluster.daemons {
+            daemon.restart(&cluster.space);
+        }
+        cluster
+    }
+
+    fn set_acl(&mut self, who: usize, patterns: &[&str], retired: bool) {
+        let member = self.members[who].clone();
+        if self.space.acls.get(&member).is_some_and(|row| row.retired) {
+            return;
+        }
+        let row = AclRow {
+            allow_subscribe: patterns
+                .iter()
+                .map(|p| ChannelPattern::parse(p).unwrap())
+                .collect(),
+            revision: 1,
+            updated_at: 0,
+            name: Some(ACTORS[who].to_owned()),
+            activated: None,
+            retired,
+        };
+        self.space.put_acl(&member, row);
+    }
+
+    fn run(&mut self, op: Op) {
+        let space = &mut self.space;
+        match op {
+            Op::Post { by, id, mention } => {
+                // Ids repeat between senders and never within one; one in four posts has none.
+                let nth = space
+                    .posts
+                    .iter()
+                    .filter(|p| p.sender.actor() == ACTORS[by])
+                    .count();
+                let id = if id == 0 {
+                    String::new()
+                } else {
+                    format!("m{nth}")
+                };
+                space.posts.push(Post {
+                    sender: self.members[by].principal.clone(),
+                    channel: self.channel.clone(),
+                    id,
+                    mentions: mention
+                        .map(|who| ACTORS[who].to_owned())
+                        .into_iter()
+                        .collect(),
+                });
+            }
+            Op::Join { daemon, who } => {
+                self.daemons[daemon].start_join(space, &self.channel, &self.members[who]);
+            }
+            Op::ContinueJoin { daemon } => {
+                self.daemons[daemon].continue_join(space);
+            }
+            Op::Leave { daemon, who } => {
+                self.daemons[daemon].leave(space, &self.channel, &self.members[who]);
+            }
+            Op::Narrow { who, to } => {
+                self.set_acl(who, [&["team"][..], &["other"], &[]][to], false);
+            }
+            Op::Retire { who } => self.set_acl(who, &[], true),
+            Op::GarbleMember { who } => {
+                space.garble(false, &member_key(&self.channel, &self.members[who]));
+            }
+            Op::GarbleAcl { who } => space.garble(true, &self.members[who].dotted()),
+            Op::PlanPost { daemon, again } => {
+                self.plan_post(daemon, again);
+            }
+            Op::WritePlan { daemon, some } => {
+                self.daemons[daemon].write_plan(space, some);
+            }
+            Op::Judge { daemon, again } => {
+                self.judge(daemon, again);
+            }
+            Op::Perform { daemon, lose_ack } => {
+                self.daemons[daemon].perform(space, lose_ack);
+            }
+            Op::Crash { daemon } => self.daemons[daemon].restart(space),
+            Op::Surface { who, lose_ack } => {
+                self.surface(who, lose_ack);
+            }
+        }
+    }
+
+    /// A plan is compared with every interval that ever was. One is excused only when the bucket's
+    /// history has forgotten where it ended.
+    fn plan_post(&mut self, daemon: usize, again: bool) -> bool {
+        let (space, excused) = (&self.space, &mut self.excused);
+        let mut truth = |seq: u64, plan: &Plan| {
+            let post = space.post_at(seq);
+            if plan.class == DeliveryClass::Live {
+                return check_mentions(space, post, plan);
+            }
+            for interval in space
+                .intervals
+                .iter()
+                .filter(|i| i.activated && i.holds(seq))
+            {
+                let member = &interval.member;
+                let copied = plan.copies.iter().any(|copy| copy.member == *member);
+                if copied || member.principal == post.sender {
+                    continue;
+                }
+                let history = space.history(false, &member_key(&interval.channel, member));
+                let closed = history.iter().filter_map(|change| {
+                    serde_json::from_slice::<MemberRow>(change.value.as_deref()?).ok()
+                });
+                let mut own = closed.filter(|row| row.generation == interval.generation);
+                assert!(
+                    !own.any(|row| row.leave_cursor == interval.leave),
+                    "{interval:?} is missed"
+                );
+                excused.insert((member.clone(), seq));
+            }
+        };
+        self.daemons[daemon].plan_post(space, again, &mut truth)
+    }
+
+    /// A verdict is compared with the truth at the moment it is made.
+    fn judge(&mut self, daemon: usize, again: bool) -> bool {
+        let (space, released, excused) = (&self.space, &mut self.released, &mut self.excused);
+        let mut truth = |at: usize, verdict: Verdict| {
+            let entry = &space.inbox[at];
+            let allowed = space.acl(&entry.member).allows(&entry.channel);
+            let mut own = space.intervals.iter().filter(|interval| {
+                interval.member == entry.member && interval.channel == entry.channel
+            });
+            let inside = own.any(|interval| interval.holds(entry.seq));
+            let place = (entry.member.clone(), entry.seq);
+            match verdict {
+                Verdict::Release => {
+                    assert!(allowed, "released against the ACL");
+                    assert!(
+                        inside || entry.reason == Reason::LiveMention,
+                        "released in a gap"
+                    );
+                    released.insert(place);
+                }
+                Verdict::Deny(DenyReason::EarlierGeneration) => {
+                    let key = member_key(&entry.channel, &entry.member);
+                    let held = space.history(false, &key).len();
+                    assert!(
+                        !allowed || !inside || held == 8,
+                        "denied though history knows"
+                    );
+                    excused.insert(place);
+                }
+                Verdict::Deny(reason) => {
+                    assert!(
+                        !allowed || !inside,
+                        "an eligible post is denied: {reason:?}"
+                    );
+                    if !allowed {
+                        excused.insert(place);
+                    }
+                }
+                Verdict::Retired => {
+                    assert!(space.acls[&entry.member].retired);
+                    excused.insert(place);
+                }
+                Verdict::NoAclRow => panic!("every ACL row is known or recovered"),
+            }
+        };
+        self.daemons[daemon].judge(space, again, &mut truth)
+    }
+
+    /// The agent takes its oldest copy, shows it unless it has shown that post, and acks.
+    fn surface(&mut self, who: usize, lose_ack: bool) -> bool {
+        let member = &self.members[who];
+        let copies = self.space.dlv.get_mut(member);
+        let copy = copies.and_then(|copies| copies.iter_mut().find(|(_, acked)| !acked));
+        let Some((seq, acked)) = copy else {
+            return false;
+        };
+        let (seq, sure) = (*seq, !lose_ack);
+        *acked = sure;
+        let post = self.space.post_at(seq);
+        let key = (post.sender.to_string(), post.id.clone());
+        let seen = self.seen.entry(member.clone()).or_default();
+        if post.id.is_empty() || seen.insert(key) {
+            self.surfaced.entry(member.clone()).or_default().push(seq);
+        }
+        true
+    }
+
+    /// Everything that waits is worked off by a freshly started daemon.
+    fn settle(&mut self) {
+        self.daemons[0].restart(&self.space);
+        for who in 0..ACTORS.len() {
+            let (channel, member) = (&self.channel, &self.members[who]);
+            if self
+                .space
+                .read_member(channel, member)
+                .is_some_and(|row| row.is_open())
+            {
+                self.daemons[0].start_join(&mut self.space, channel, member);
+            }
+        }
+        while self.daemons[0].continue_join(&mut self.space) {}
+        while self.plan_post(0, false) {
+            self.daemons[0].write_plan(&mut self.space, None);
+        }
+        while self.judge(0, false) {
+            self.daemons[0].perform(&mut self.space, false);
+        }
+        for who in 0..ACTORS.len() {
+            while self.surface(who, false) {}
+        }
+    }
+
+    fn check(&self) {
+        for member in &self.members {
+            let shown = self.surfaced.get(member).map_or(&[][..], Vec::as_slice);
+            for seq in shown {
+                let place = (member.clone(), *seq);
+                assert!(
+                    self.released.contains(&place),
+                    "{member:?} saw {seq} without a verdict"
+                );
+                let post = self.space.post_at(*seq);
+                assert_ne!(post.sender, member.principal, "a member got its own post");
+                let times = shown.iter().filter(|other| *other == seq).count();
+                assert!(
+                    times == 1 || post.id.is_empty(),
+                    "{seq} was surfaced {times} times"
+                );
+            }
+        }
+    }
+
+    fn check_nothing_lost(&self) {
+        for interval in self
+            .space
+            .intervals
+            .iter()
+            .filter(|interval| interval.activated)
+        {
+            for seq in 1..=self.space.last_seq() {
+                let post = self.space.post_at(seq);
+                let own = post.sender == interval.member.principal;
+                if own || post.channel != interval.channel || !interval.holds(seq) {
+                    continue;
+                }
+                let member = &interval.member;
+                let shown = self
+                    .surfaced
+                    .get(member)
+                    .is_some_and(|shown| shown.contains(&seq));
+                let excused = self.excused.contains(&(member.clone(), seq));
+                assert!(shown || excused, "{member:?} lost {seq} of {interval:?}");
+            }
+        }
+    }
+}
+
+/// On a live channel exactly the mentioned peers that may read it now get a copy, joined or not.
+fn check_mentions(space: &Space, post: &Post, plan: &Plan) {
+    let mentioned = |row: &AclRow| row.name.iter().any(|name| post.mentions.contains(name));
+    let peers = space
+        .acls
+        .iter()
+        .filter(|(_, row)| mentioned(row) && row.allows(&post.channel));
+    let want: Vec<_> = peers
+        .map(|(m, _)| m)
+        .filter(|m| m.principal != post.sender)
+        .collect();
+    let got: Vec<_> = plan.copies.iter().map(|copy| &copy.member).collect();
+    assert_eq!(got, want);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fan_1_rdr_1_rdr_10_mem_2_every_eligible_post_arrives_once_and_nothing_else_does(ops in ops()) {
+        let mut cluster = Cluster::new(br#"{"deliveryClass":"durable"}"#);
+        for op in ops {
+            cluster.run(op);
+        }
+        cluster.settle();
+        cluster.check();
+        cluster.check_nothing_lost();
+    }
+
+    #[test]
+    fn fan_2_rdr_11_mentions_on_a_live_channel_arrive_once_and_nothing_else_does(ops in ops()) {
+        let mut cluster = Cluster::new(br#"{"deliveryClass":"live"}"#);
+        for op in ops {
+            cluster.run(op);
+        }
+        cluster.settle();
+        cluster.check();
+    }
+}

@@ -1,0 +1,231 @@
+//! The broker's side of the model: the log of posts, two watched buckets, both stores.
+
+use std::collections::{BTreeMap, HashSet};
+
+use cotal_rules::membership::{Expect, Write};
+use cotal_rules::{Acl, Membership};
+use cotal_wire::envelope::{Reason, dedup_key, dedup_stem};
+use cotal_wire::names::member_key;
+use cotal_wire::rows::{AclRow, MemberRow};
+use cotal_wire::{Channel, Lifecycle, Principal};
+
+pub(crate) struct Post {
+    pub(crate) sender: Principal,
+    pub(crate) channel: Channel,
+    pub(crate) id: String,
+    pub(crate) mentions: Vec<String>,
+}
+
+/// One write to a watched bucket.
+pub(crate) struct Change {
+    pub(crate) is_acl: bool,
+    pub(crate) key: String,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) revision: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) member: Lifecycle,
+    pub(crate) channel: Channel,
+    pub(crate) seq: u64,
+    pub(crate) reason: Reason,
+    pub(crate) generation: u64,
+}
+
+/// One interval that a member really had.
+#[derive(Debug, Clone)]
+pub(crate) struct Interval {
+    pub(crate) channel: Channel,
+    pub(crate) member: Lifecycle,
+    pub(crate) generation: u64,
+    pub(crate) join: u64,
+    pub(crate) leave: Option<u64>,
+    pub(crate) activated: bool,
+}
+
+impl Interval {
+    pub(crate) fn holds(&self, seq: u64) -> bool {
+        self.join < seq && self.leave.is_none_or(|leave| seq <= leave)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Space {
+    /// CHAT; the post at sequence `n` is `posts[n - 1]`.
+    pub(crate) posts: Vec<Post>,
+    /// The space's channel config.
+    pub(crate) defaults: &'static [u8],
+    /// Both buckets, one revision counter.
+    pub(crate) log: Vec<Change>,
+    pub(crate) acls: BTreeMap<Lifecycle, AclRow>,
+    pub(crate) members: BTreeMap<(Channel, Lifecycle), Membership>,
+    pub(crate) intervals: Vec<Interval>,
+    /// Posts that `fanout` has acked.
+    pub(crate) routed: HashSet<u64>,
+    pub(crate) inbox: Vec<Entry>,
+    inbox_keys: HashSet<String>,
+    /// Entries that `reader` has acked, by index.
+    pub(crate) read: HashSet<usize>,
+    /// Copies per member, with the sequence of their post; `true` once acked.
+    pub(crate) dlv: BTreeMap<Lifecycle, Vec<(u64, bool)>>,
+    dlv_keys: HashSet<String>,
+}
+
+impl Space {
+    pub(crate) fn new(defaults: &'static [u8]) -> Self {
+        Self {
+            defaults,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.posts.len() as u64
+    }
+
+    pub(crate) fn post_at(&self, seq: u64) -> &Post {
+        &self.posts[usize::try_from(seq).unwrap() - 1]
+    }
+
+    fn append(&mut self, is_acl: bool, key: String, value: Option<Vec<u8>>) -> u64 {
+        let revision = self.log.len() as u64 + 1;
+        self.log.push(Change {
+            is_acl,
+            key,
+            value,
+            revision,
+        });
+        revision
+    }
+
+    pub(crate) fn put_acl(&mut self, member: &Lifecycle, row: AclRow) {
+        self.append(
+            true,
+            member.dotted(),
+            Some(serde_json::to_vec(&row).unwrap()),
+        );
+        self.acls.insert(member.clone(), row);
+    }
+
+    pub(crate) fn acl(&self, member: &Lifecycle) -> Acl<'_> {
+        Acl::of(self.acls.get(member))
+    }
+
+    /// A confused deputy stores a `PubAck` over a row: what is true does not change.
+    pub(crate) fn garble(&mut self, is_acl: bool, key: &str) {
+        let there = self
+            .log
+            .iter()
+            .any(|change| change.is_acl == is_acl && change.key == key);
+        if there {
+            let value = br#"{"stream":"CHAT_s","seq":1}"#.to_vec();
+            self.append(is_acl, key.to_owned(), Some(value));
+        }
+    }
+
+    /// The revision that a write to the key must name: of whatever is stored there.
+    fn key_revision(&self, key: &str) -> Option<u64> {
+        let last = self
+            .log
+            .iter()
+            .rev()
+            .find(|change| !change.is_acl && change.key == key)?;
+        last.value.as_ref().map(|_| last.revision)
+    }
+
+    /// What a leader-served read finds: the last valid row, under the revision to replace.
+    pub(crate) fn read_member(&self, channel: &Channel, member: &Lifecycle) -> Option<Membership> {
+        let row = self.members.get(&(channel.clone(), member.clone()))?;
+        let revision = self.key_revision(&member_key(channel, member)).unwrap();
+        Some(Membership {
+            revision,
+            ..row.clone()
+        })
+    }
+
+    pub(crate) fn write_member(&mut self, write: &Write) -> bool {
+        let (channel, member) = (write.row.channel.clone(), write.row.member());
+        let key = member_key(&channel, &member);
+        let current = self.key_revision(&key);
+        let matches = match write.expect {
+            Expect::Absent => current.is_none(),
+            Expect::Revision(revision) => current == Some(revision),
+        };
+        if matches {
+            let value = serde_json::to_vec(&write.row).unwrap();
+            let revision = self.append(false, key, Some(value));
+            self.note_interval(&write.row);
+            self.members
+                .insert((channel, member), Membership::of(&write.row, revision));
+        }
+        matches
+    }
+
+    fn note_interval(&mut self, row: &MemberRow) {
+        let interval = Interval {
+            channel: row.channel.clone(),
+            member: row.member(),
+            generation: row.generation,
+            join: row.join_cursor,
+            leave: row.leave_cursor,
+            activated: row.activated,
+        };
+        let same = |held: &Interval| {
+            held.channel == interval.channel
+                && held.member == interval.member
+                && held.generation == interval.generation
+                && held.join == interval.join
+        };
+        match self.intervals.iter_mut().rev().find(|held| same(held)) {
+            Some(held) => *held = interval,
+            None => self.intervals.push(interval),
+        }
+    }
+
+    pub(crate) fn remove_member(&mut self, channel: &Channel, member: &Lifecycle, revision: u64) {
+        let key = member_key(channel, member);
+        if self.key_revision(&key) == Some(revision) {
+            self.append(false, key, None);
+            self.members.remove(&(channel.clone(), member.clone()));
+            self.intervals
+                .retain(|held| held.channel != *channel || held.member != *member);
+        }
+    }
+
+    fn key_of(&self, entry: &Entry) -> Option<String> {
+        let post = self.post_at(entry.seq);
+        let stem = dedup_stem(&post.id, &post.sender)?;
+        Some(dedup_key(&stem, &entry.member, entry.generation))
+    }
+
+    pub(crate) fn store_inbox(&mut self, entry: Entry) {
+        let key = self.key_of(&entry);
+        if key.is_none_or(|key| self.inbox_keys.insert(key)) {
+            self.inbox.push(entry);
+        }
+    }
+
+    pub(crate) fn store_dlv(&mut self, entry: &Entry) {
+        let key = self.key_of(entry);
+        if key.is_none_or(|key| self.dlv_keys.insert(key)) {
+            self.dlv
+                .entry(entry.member.clone())
+                .or_default()
+                .push((entry.seq, false));
+        }
+    }
+
+    /// The last eight values of a key since its last deletion, oldest first, as the bucket keeps
+    /// them.
+    pub(crate) fn history(&self, is_acl: bool, key: &str) -> Vec<&Change> {
+        let of_key = self
+            .log
+            .iter()
+            .rev()
+            .filter(|c| c.is_acl == is_acl && c.key == key);
+        let mut kept: Vec<_> = of_key.take(8).take_while(|c| c.value.is_some()).collect();
+        kept.reverse();
+        kept
+    }
+}
