@@ -1,1 +1,91 @@
 //! The endpoint that agents and integrators use on a Cotal space.
+//!
+//! Purpose: with a creds file and the broker's URL, and nothing else, an agent posts, joins, leaves and
+//! reads. Invariants:
+//!
+//! - Whatever ways a post takes to reach the agent (live, from history, through its delivery durable), it
+//!   is **one** delivery, and the durable copy owns the ack (AGT-3).
+//! - Live join and live delivery never wait for the delivery daemon (AGT-2). What a join established is
+//!   said in two parts, so that a missing backstop is never mistaken for `joined durable` (MEM-8).
+//! - A broker's denial, an absent daemon, silence, a refusal and a lost connection are five different
+//!   answers.
+//!
+//! # Posting
+//!
+//! ```no_run
+//! use cotal_client::{Channel, Draft, Endpoint, EndpointOptions};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = EndpointOptions::from_file("nats://127.0.0.1:4222", "alice.creds").send_only();
+//! let alice = Endpoint::connect(options).await?;
+//! let channel = Channel::parse("team.backend")?;
+//! let posted = alice.post(&channel, Draft::text("The build is green").mention("Bob")).await?;
+//! println!("{} is number {}", posted.id, posted.seq);
+//! alice.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Reading
+//!
+//! A delivery that is not acked comes again: after the broker's ack wait of 60 s, or at once when the
+//! endpoint was closed properly.
+//!
+//! ```no_run
+//! use cotal_client::{Channel, Endpoint, EndpointOptions, Event};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let bob = Endpoint::connect(EndpointOptions::from_file("nats://127.0.0.1:4222", "bob.creds")).await?;
+//! println!("{}", bob.join(&Channel::parse("team.backend")?).await);
+//! while let Some(event) = bob.next().await {
+//!     match event {
+//!         Event::Message(incoming) => {
+//!             println!("{}: {}", incoming.sender, incoming.text());
+//!             incoming.ack().await?;
+//!         }
+//!         Event::Notice(notice) => eprintln!("{notice}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Both stand as programs in `examples/`.
+//!
+//! # Bounds
+//!
+//! 256 messages wait for the caller; behind them the broker waits. The last 16,384 settled messages are
+//! remembered; a copy that comes later than that is delivered again. The broker hands out at most 1,000
+//! unacked deliveries. What an agent may see beyond its messages: `STREAM.INFO` of the channel stream shows
+//! the names of channels and posters of the whole space, never content.
+
+mod control;
+mod copy;
+mod endpoint;
+mod history;
+mod identity;
+mod incoming;
+mod join;
+mod keeper;
+mod ledger;
+mod live;
+mod notice;
+mod options;
+mod presence;
+mod pump;
+mod send;
+mod settings;
+mod sink;
+
+pub use control::{ControlError, Liveness};
+pub use cotal_nats::{CredsSource, NatsError, TlsMode};
+pub use cotal_wire::control::MembershipItem;
+pub use cotal_wire::envelope::{Message, Part};
+pub use cotal_wire::{Channel, Lifecycle, Principal, Role, Space};
+pub use endpoint::{ConnectError, Endpoint, Waiting};
+pub use identity::Identity;
+pub use incoming::{AckError, Event, Incoming, Place, Source};
+pub use join::{Backstop, JoinState, LeaveState, Left, Live, Shortfall};
+pub use notice::{LeaseCondition, Notice};
+pub use options::{Credential, EndpointOptions};
+pub use send::{Draft, Posted, SendError};

@@ -74,11 +74,14 @@ pub struct ConsumerConfig {
     /// The subjects it sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter_subject: Option<String>,
-    /// `new`, `all`, `by_start_sequence` or `last_per_subject`.
+    /// `new`, `all`, `by_start_sequence`, `by_start_time` or `last_per_subject`.
     pub deliver_policy: String,
     /// The first sequence, for `by_start_sequence`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opt_start_seq: Option<u64>,
+    /// The first instant in RFC 3339, for `by_start_time`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opt_start_time: Option<String>,
     /// `explicit` or `none`.
     pub ack_policy: String,
     /// How long an ack may take, in nanoseconds.
@@ -289,6 +292,21 @@ impl Space {
             replay_policy: "instant".into(),
             mem_storage: true,
             ..ConsumerConfig::default()
+        }
+    }
+
+    /// The same of what is not older than `since`, in RFC 3339.
+    #[must_use]
+    pub fn chathist_since(
+        &self,
+        member: &Lifecycle,
+        channel: &Channel,
+        since: String,
+    ) -> ConsumerConfig {
+        ConsumerConfig {
+            deliver_policy: "by_start_time".into(),
+            opt_start_time: Some(since),
+            ..self.chathist_config(member, channel, None)
         }
     }
 }

@@ -1,0 +1,297 @@
+//! The endpoint: one connection of one agent, its tasks and its queue.
+//!
+//! Invariant: every task ends with the endpoint. Closing gives back what was not acked before anything else
+//! ends, so that the agent's next endpoint gets it at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
+use cotal_wire::creds::CredsError as TagError;
+use cotal_wire::names::DELIVERY;
+use cotal_wire::{Channel, Principal, Space};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::control::{ControlError, Rail};
+use crate::identity::Identity;
+use crate::incoming::{Event, Incoming, locked};
+use crate::keeper::Keeper;
+use crate::notice::Notice;
+use crate::options::EndpointOptions;
+use crate::presence::Presence;
+use crate::pump::{Durable, Pump};
+use crate::sink::{NOTICES, QUEUE, Sink, answered, new_ledger};
+
+/// Why there is no endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The credential cannot be read.
+    #[error("the credential cannot be used")]
+    Creds(#[from] CredsError),
+    /// The credential is not an agent's.
+    #[error("the credential is not an agent's")]
+    Identity(#[from] TagError),
+    /// The credential is anonymous.
+    #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
+    Anonymous,
+    /// The broker was not reached, or refused.
+    #[error("the endpoint could not connect")]
+    Connect(#[source] NatsError),
+}
+
+/// What waits for an agent at the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// Copies and direct messages that no endpoint of the agent was handed yet.
+    pub undelivered: u64,
+    /// Those that an endpoint was handed and has not acked; they come again within 60 s if it is gone.
+    pub unacked: u64,
+}
+
+/// An agent on a space. Clones share it; it ends with [`close`](Self::close), or untidily with the last
+/// clone.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    identity: Identity,
+    connection: Connection,
+    options: EndpointOptions,
+    sink: Sink,
+    queue: Mutex<Queue>,
+    control: Rail,
+    probe: Rail,
+    live: Mutex<HashMap<Channel, CancellationToken>>,
+    history: Arc<Mutex<()>>,
+    status: watch::Sender<String>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Ends the tasks when the last clone goes without a close.
+    _stop_on_drop: DropGuard,
+}
+
+#[derive(Debug)]
+struct Queue {
+    messages: mpsc::Receiver<Incoming>,
+    notices: mpsc::Receiver<Notice>,
+}
+
+impl Endpoint {
+    /// Connects and begins to read. A plane without a daemon is told as a [`Notice`], and is no error
+    /// (AGT-1).
+    ///
+    /// # Errors
+    /// When the credential is not an agent's, or the broker does not accept it or is not there.
+    pub async fn connect(options: EndpointOptions) -> Result<Self, ConnectError> {
+        let source = options.credential.clone().into_source()?;
+        let creds = source.current()?.ok_or(ConnectError::Anonymous)?;
+        let identity = Identity::of(&creds, options.name.clone())?;
+        let connection = dial(&options, &identity, source).await?;
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let (messages_in, messages) = mpsc::channel(QUEUE);
+        let (notices_in, notices) = mpsc::channel(NOTICES);
+        let sink = Sink {
+            own: identity.lifecycle.principal.clone(),
+            ledger: new_ledger(),
+            messages: messages_in,
+            notices: notices_in,
+            stop: stop.clone(),
+        };
+        let (space, own) = (&identity.space, &identity.lifecycle.principal);
+        let rail = |subject| Rail::new(&connection, subject, &stop, &tasks);
+        let inner = Inner {
+            control: rail(space.ctl(DELIVERY, own)),
+            probe: rail(space.live(DELIVERY, own)),
+            queue: Mutex::new(Queue { messages, notices }),
+            live: Mutex::default(),
+            history: Arc::default(),
+            status: watch::channel("idle".to_owned()).0,
+            _stop_on_drop: stop.clone().drop_guard(),
+            identity,
+            connection,
+            options,
+            sink,
+            tasks,
+            stop,
+        };
+        let endpoint = Self {
+            inner: Arc::new(inner),
+        };
+        endpoint.start();
+        Ok(endpoint)
+    }
+
+    fn start(&self) {
+        let Inner {
+            connection,
+            identity,
+            sink,
+            options,
+            status,
+            tasks,
+            stop,
+            ..
+        } = &*self.inner;
+        let keeper = Keeper::new(connection, identity, sink.clone(), options.receive);
+        tasks.spawn(keeper.run(stop.clone()));
+        if options.presence {
+            let presence = Presence::new(connection, identity, status.subscribe(), sink.clone());
+            tasks.spawn(presence.run(stop.clone()));
+        }
+        if options.receive {
+            for durable in [Durable::Delivery, Durable::Direct] {
+                let pump = Pump {
+                    durable,
+                    connection: connection.clone(),
+                    space: identity.space.clone(),
+                    own: identity.lifecycle.clone(),
+                    sink: sink.clone(),
+                    stop: stop.clone(),
+                    prefetch: options.prefetch,
+                };
+                tasks.spawn(pump.run());
+            }
+        }
+    }
+
+    /// The next message or notice; `None` once the endpoint is closed. Cancel-safe.
+    pub async fn next(&self) -> Option<Event> {
+        let mut queue = self.inner.queue.lock().await;
+        let Queue { messages, notices } = &mut *queue;
+        tokio::select! {
+            biased;
+            () = self.inner.stop.cancelled() => None,
+            Some(notice) = notices.recv() => Some(Event::Notice(notice)),
+            Some(incoming) = messages.recv() => Some(Event::Message(incoming)),
+            else => None,
+        }
+    }
+
+    /// The next message; notices go to the log. Cancel-safe.
+    pub async fn next_message(&self) -> Option<Incoming> {
+        loop {
+            match self.next().await? {
+                Event::Message(incoming) => return Some(incoming),
+                Event::Notice(notice) => tracing::warn!(space = %self.space(), "{notice}"),
+            }
+        }
+    }
+
+    /// What waits for the agent at the broker.
+    ///
+    /// # Errors
+    /// When the broker does not answer for one of the agent's durables.
+    pub async fn waiting(&self) -> Result<Waiting, NatsError> {
+        let mut waiting = Waiting::default();
+        for durable in [Durable::Delivery, Durable::Direct] {
+            let stream = durable.stream(self.space());
+            let consumer = durable.consumer(self.space(), &self.identity().lifecycle);
+            let info = self.connection().consumer_info(&stream, &consumer).await?;
+            waiting.undelivered += info.num_pending;
+            waiting.unacked += info.num_ack_pending;
+        }
+        Ok(waiting)
+    }
+
+    /// What others see this agent doing, such as `idle` or `busy`.
+    pub fn set_status(&self, status: impl Into<String>) {
+        self.inner.status.send_replace(status.into());
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    /// Whose messages it sends and reads.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.inner.identity.lifecycle.principal
+    }
+
+    /// The space it is on.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        &self.inner.identity.space
+    }
+
+    /// Ends it: gives back what was not acked, ends every task, removes the presence, flushes the acks and
+    /// closes the connection. A second call finds nothing to do.
+    pub async fn close(&self) {
+        let grace = self.inner.options.grace;
+        // First the ledger, so that a copy which a task drops in the next moment is given back too.
+        let unacked = locked(&self.inner.sink.ledger).shut();
+        self.inner.stop.cancel();
+        for delivery in unacked {
+            answered(delivery.nak(None).await);
+        }
+        self.inner.tasks.close();
+        if timeout(grace, self.inner.tasks.wait()).await.is_err() {
+            tracing::warn!(space = %self.space(), "tasks of the endpoint outlive its grace period");
+        }
+        self.inner.connection.close(grace).await;
+    }
+
+    pub(crate) async fn control<T: DeserializeOwned>(
+        &self,
+        op: &str,
+        args: &impl Serialize,
+    ) -> Result<T, ControlError> {
+        let within: Duration = self.inner.options.request_timeout;
+        self.inner
+            .control
+            .call(op, args, self.identity(), within)
+            .await
+    }
+
+    pub(crate) fn probe_rail(&self) -> &Rail {
+        &self.inner.probe
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.inner.connection
+    }
+
+    pub(crate) fn sink(&self) -> &Sink {
+        &self.inner.sink
+    }
+
+    pub(crate) fn live(&self) -> &Mutex<HashMap<Channel, CancellationToken>> {
+        &self.inner.live
+    }
+
+    pub(crate) fn history_turn(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.inner.history)
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.inner.tasks
+    }
+
+    pub(crate) fn stop_token(&self) -> &CancellationToken {
+        &self.inner.stop
+    }
+}
+
+async fn dial(
+    options: &EndpointOptions,
+    identity: &Identity,
+    source: CredsSource,
+) -> Result<Connection, ConnectError> {
+    let name = format!("cotal agent {}", identity.lifecycle.principal);
+    let connect = ConnectOptions::new(&options.server, name, source).tls(options.tls.clone());
+    Connection::connect(connect)
+        .await
+        .map_err(ConnectError::Connect)
+}

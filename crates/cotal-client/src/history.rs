@@ -1,0 +1,150 @@
+//! One read of a channel's history, for whoever just joined it.
+//!
+//! A plain pull consumer of the lifecycle's one history name, deleted after the read. The live subscription
+//! stands before it begins, so nothing falls between the two, and the ledger makes what both bring one.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use cotal_nats::js::ConsumerAction;
+use cotal_nats::{Connection, NatsError, PullConsumer, PullError, PullOptions};
+use cotal_wire::streams::ConsumerConfig;
+use cotal_wire::{Channel, Lifecycle, Space};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::copy;
+use crate::incoming::Source;
+use crate::notice::Notice;
+use crate::settings::Replay;
+use crate::sink::Sink;
+
+/// The broker's heartbeats come more often; silence of this length ends the read.
+const SILENCE: Duration = Duration::from_secs(10);
+const PAGE: usize = 200;
+/// Another process of the agent may be reading; the broker forgets a read after 30 s without pulls.
+const TURNS: usize = 35;
+const TURN: Duration = Duration::from_secs(1);
+
+/// Why a history read ended early.
+#[derive(Debug, thiserror::Error)]
+enum HistoryError {
+    #[error("the replay window {0:?} is not one: write for example 24h")]
+    Window(String),
+    #[error("nothing came for {SILENCE:?}")]
+    Silence,
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error(transparent)]
+    Nats(#[from] NatsError),
+}
+
+/// The task that reads one channel's history.
+#[derive(Debug)]
+pub(crate) struct HistoryRead {
+    pub(crate) channel: Channel,
+    pub(crate) replay: Replay,
+    pub(crate) connection: Connection,
+    pub(crate) space: Space,
+    pub(crate) own: Lifecycle,
+    pub(crate) sink: Sink,
+    pub(crate) token: CancellationToken,
+    /// One read at a time: they share the consumer's name.
+    pub(crate) turn: Arc<Mutex<()>>,
+}
+
+impl HistoryRead {
+    pub(crate) async fn run(self) {
+        let turn = Arc::clone(&self.turn);
+        let _turn = turn.lock().await;
+        let read = tokio::select! {
+            biased;
+            () = self.token.cancelled() => Ok(()),
+            read = self.read() => read,
+        };
+        let name = self.space.chathist_consumer(&self.own);
+        let _ = self
+            .connection
+            .delete_consumer(&self.space.chat_stream(), &name)
+            .await;
+        if let Err(error) = read {
+            self.sink.notify(Notice::HistoryUnread {
+                channel: self.channel.clone(),
+                reason: error.to_string(),
+            });
+        }
+    }
+
+    async fn read(&self) -> Result<(), HistoryError> {
+        let Some(config) = self.config()? else {
+            return Ok(());
+        };
+        let chat = self.space.chat_stream();
+        if self.create(&chat, &config).await? == 0 {
+            return Ok(());
+        }
+        let options = PullOptions {
+            batch: PAGE,
+            ..PullOptions::default()
+        };
+        let mut consumer =
+            PullConsumer::open(&self.connection, &chat, &config.name, options).await?;
+        loop {
+            let page = consumer.next_batch(PAGE, SILENCE).await?;
+            let Some(last) = page.last() else {
+                return Err(HistoryError::Silence);
+            };
+            let done = last.pending == 0;
+            for post in page {
+                let seq = Some(post.stream_seq);
+                // A forged or garbled post in the stream is nobody's history.
+                if let Ok(copy) = copy::post(&self.space, &post.subject, post.payload, seq) {
+                    self.sink.passing(copy, Source::Backfilled).await;
+                }
+            }
+            if done {
+                consumer.close().await;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Creates the consumer, or waits for the turn of another process; returns how much it holds.
+    async fn create(&self, chat: &str, config: &ConsumerConfig) -> Result<u64, NatsError> {
+        let filter = config.filter_subject.as_deref();
+        let mut turn = 0;
+        loop {
+            let created = self
+                .connection
+                .create_consumer(chat, &config.name, filter, config, ConsumerAction::Create)
+                .await;
+            match created {
+                Err(error) if error.is_conflict() && turn < TURNS => turn += 1,
+                outcome => return outcome.map(|info| info.num_pending),
+            }
+            tokio::time::sleep(TURN).await;
+        }
+    }
+
+    fn config(&self) -> Result<Option<ConsumerConfig>, HistoryError> {
+        let all = || self.space.chathist_config(&self.own, &self.channel, None);
+        match &self.replay {
+            Replay::Off => Ok(None),
+            Replay::All => Ok(Some(all())),
+            Replay::Unreadable(text) => Err(HistoryError::Window(text.clone())),
+            Replay::Last(window) => {
+                let since = SystemTime::now()
+                    .checked_sub(*window)
+                    .map(OffsetDateTime::from);
+                let since = since.and_then(|since| since.format(&Rfc3339).ok());
+                // A window that reaches beyond the calendar is everything.
+                Ok(Some(match since {
+                    Some(since) => self.space.chathist_since(&self.own, &self.channel, since),
+                    None => all(),
+                }))
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Joining and leaving, in two halves that are never confused (AGT-2, MEM-8).
+//!
+//! The live half is a subscription that the broker grants. The durable half is a membership that the daemon
+//! keeps. The first never waits for the second.
+
+use std::fmt;
+use std::time::Duration;
+
+use cotal_nats::{NatsError, Operation};
+use cotal_wire::Channel;
+use cotal_wire::control::{
+    Code, JoinArgs, JoinShortfall, Joined, LeaveArgs, Left as LeftReply, MembershipItem,
+    Memberships, PlaneReply, op,
+};
+use cotal_wire::rows::DeliveryClass;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::control::{ControlError, Liveness};
+use crate::endpoint::Endpoint;
+use crate::history::HistoryRead;
+use crate::live::LivePump;
+use crate::settings::{self, Replay, Settings};
+
+/// A probe is answered from memory or not at all.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The live half of a join.
+#[derive(Debug)]
+pub enum Live {
+    /// Posts are surfaced as they are made.
+    Active,
+    /// The broker forbids this credential to read the channel, or the subscription failed otherwise.
+    Refused(NatsError),
+}
+
+/// Why a durable channel's backstop is not established.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shortfall {
+    /// No daemon serves the space.
+    NoDaemon,
+    /// A daemon may be there and did not reply in time.
+    Silent {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The broker forbids this credential the request.
+    Denied {
+        /// What was attempted.
+        operation: Operation,
+        /// On which subject.
+        subject: String,
+    },
+    /// Part of what was to be copied is gone already.
+    Evicted,
+    /// A newer join or leave came between.
+    Superseded,
+    /// The daemon refused.
+    Refused {
+        /// What kind of refusal.
+        code: Option<Code>,
+        /// The daemon's sentence.
+        message: String,
+    },
+    /// The connection closed before the reply.
+    ConnectionLost,
+    /// The endpoint was closed before the reply.
+    Stopped,
+    /// The request or its reply failed otherwise.
+    Failed(String),
+}
+
+impl From<ControlError> for Shortfall {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Denied { operation, subject } => Self::Denied { operation, subject },
+            ControlError::NoResponders { .. } => Self::NoDaemon,
+            ControlError::Timeout { after, .. } => Self::Silent { after },
+            ControlError::Refused { code, message, .. } => Self::Refused { code, message },
+            ControlError::ConnectionLost => Self::ConnectionLost,
+            ControlError::Stopped => Self::Stopped,
+            ControlError::Malformed(_) => Self::Failed(error.to_string()),
+            ControlError::Nats(error) => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDaemon => f.write_str("no delivery daemon answers"),
+            Self::Silent { after } => {
+                write!(f, "the delivery daemon did not reply within {after:?}")
+            }
+            Self::Denied { operation, subject } => {
+                write!(
+                    f,
+                    "the broker forbids this credential to {operation} {subject}"
+                )
+            }
+            Self::Evicted => f.write_str("part of what was posted meanwhile is gone already"),
+            Self::Superseded => f.write_str("a newer join or leave came between"),
+            Self::Refused { message, .. } => write!(f, "the delivery daemon refused: {message}"),
+            Self::ConnectionLost => f.write_str("the broker connection closed before the reply"),
+            Self::Stopped => f.write_str("the endpoint was closed before the reply"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The durable half of a join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backstop {
+    /// Posts are kept while the agent is away.
+    Durable {
+        /// The membership's generation.
+        generation: u64,
+    },
+    /// The channel is durable, and they are not kept, for this reason.
+    Unestablished(Shortfall),
+    /// The channel is live: nothing but mentions is ever kept.
+    NotDurable,
+}
+
+/// What a join established.
+#[derive(Debug)]
+pub struct JoinState {
+    /// The channel.
+    pub channel: Channel,
+    /// The live half.
+    pub live: Live,
+    /// The durable half.
+    pub backstop: Backstop,
+}
+
+impl fmt::Display for JoinState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channel = &self.channel;
+        match (&self.live, &self.backstop) {
+            (Live::Active, Backstop::Durable { generation }) => {
+                write!(
+                    f,
+                    "{channel}: joined durable (generation {generation}) and live"
+                )
+            }
+            (Live::Active, Backstop::Unestablished(why)) => {
+                write!(
+                    f,
+                    "{channel}: joined live with the durable backstop unestablished: {why}"
+                )
+            }
+            (Live::Active, Backstop::NotDurable) => {
+                write!(
+                    f,
+                    "{channel}: joined live; the channel is live, only mentions are kept"
+                )
+            }
+            (Live::Refused(error), Backstop::Durable { generation }) => {
+                write!(
+                    f,
+                    "{channel}: joined durable (generation {generation}), not live: {error}"
+                )
+            }
+            (Live::Refused(error), Backstop::Unestablished(why)) => {
+                write!(f, "{channel}: not joined: {error}; nor durable: {why}")
+            }
+            (Live::Refused(error), Backstop::NotDurable) => {
+                write!(f, "{channel}: not joined: {error}")
+            }
+        }
+    }
+}
+
+/// The durable half of a leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing posted from now on is kept.
+    Durable {
+        /// The generation that was left.
+        generation: u64,
+    },
+    /// There was no durable membership.
+    NotMember,
+    /// The membership stands, for this reason.
+    Standing(Shortfall),
+}
+
+/// What a leave ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaveState {
+    /// The channel.
+    pub channel: Channel,
+    /// Whether this endpoint was subscribed; it is not any more.
+    pub was_live: bool,
+    /// The durable half.
+    pub durable: Left,
+}
+
+impl fmt::Display for LeaveState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channel = &self.channel;
+        match (&self.durable, self.was_live) {
+            (Left::Durable { generation }, _) => {
+                write!(f, "{channel}: left (generation {generation})")
+            }
+            (Left::NotMember, true) => write!(f, "{channel}: left; it was joined live only"),
+            (Left::NotMember, false) => write!(f, "{channel}: was not joined"),
+            (Left::Standing(why), _) => {
+                write!(f, "{channel}: the durable membership still stands: {why}")
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    /// Joins a channel: subscribes live, shows the history its config asks for, and asks the daemon for the
+    /// durable backstop. Never fails as a whole: each half says how far it came.
+    pub async fn join(&self, channel: &Channel) -> JoinState {
+        let live = self.listen(channel).await;
+        let settings = settings::read(self.connection(), self.space(), channel).await;
+        if let (Live::Active, Ok(settings)) = (&live, &settings) {
+            self.backfill(channel, settings.replay.clone()).await;
+        }
+        let backstop = match settings {
+            Ok(Settings {
+                class: DeliveryClass::Live,
+                ..
+            }) => Backstop::NotDurable,
+            // Without the config the daemon decides: it resolves the class itself.
+            _ => self.join_durable(channel).await,
+        };
+        JoinState {
+            channel: channel.clone(),
+            live,
+            backstop,
+        }
+    }
+
+    /// The live half of a join alone. A subscription that stands already is left as it is.
+    pub async fn listen(&self, channel: &Channel) -> Live {
+        let mut live = self.live().lock().await;
+        if live.get(channel).is_some_and(|token| !token.is_cancelled()) {
+            return Live::Active;
+        }
+        let subject = self.space().chat_channel(&channel.into());
+        let subscription = match self.connection().subscribe(subject, None).await {
+            Ok(subscription) => subscription,
+            Err(error) => return Live::Refused(error),
+        };
+        let token = self.stop_token().child_token();
+        let pump = LivePump {
+            channel: channel.clone(),
+            space: self.space().clone(),
+            subscription,
+            sink: self.sink().clone(),
+            token: token.clone(),
+        };
+        self.tasks().spawn(pump.run());
+        live.insert(channel.clone(), token);
+        Live::Active
+    }
+
+    /// The history is read beside everything else: a join does not wait for it.
+    async fn backfill(&self, channel: &Channel, replay: Replay) {
+        if replay == Replay::Off {
+            return;
+        }
+        let token = match self.live().lock().await.get(channel) {
+            Some(token) => token.child_token(),
+            None => CancellationToken::new(),
+        };
+        let read = HistoryRead {
+            channel: channel.clone(),
+            replay,
+            connection: self.connection().clone(),
+            space: self.space().clone(),
+            own: self.identity().lifecycle.clone(),
+            sink: self.sink().clone(),
+            token,
+            turn: self.history_turn(),
+        };
+        self.tasks().spawn(read.run());
+    }
+
+    async fn join_durable(&self, channel: &Channel) -> Backstop {
+        let args = JoinArgs {
+            channel: channel.clone(),
+            lifecycle_uid: Some(self.identity().lifecycle.uid),
+        };
+        let joined: Result<Joined, _> = self.control(op::DURABLE_JOIN, &args).await;
+        match joined {
+            Ok(Joined {
+                durable: true,
+                generation,
+                ..
+            }) => Backstop::Durable { generation },
+            Ok(Joined {
+                reason: Some(JoinShortfall::Evicted),
+                ..
+            }) => Backstop::Unestablished(Shortfall::Evicted),
+            Ok(Joined {
+                reason: Some(JoinShortfall::Superseded),
+                ..
+            }) => Backstop::Unestablished(Shortfall::Superseded),
+            Ok(Joined { reason: None, .. }) => Backstop::Unestablished(Shortfall::Failed(
+                "the delivery daemon gave no reason".to_owned(),
+            )),
+            Err(error) => Backstop::Unestablished(error.into()),
+        }
+    }
+
+    /// Leaves a channel: ends the live subscription, and the durable membership if there is one.
+    pub async fn leave(&self, channel: &Channel) -> LeaveState {
+        let token = self.live().lock().await.remove(channel);
+        let was_live = token.is_some_and(|token| {
+            let running = !token.is_cancelled();
+            token.cancel();
+            running
+        });
+        let durable = match self.leave_durable(channel).await {
+            Ok(left) => left,
+            Err(error) => Left::Standing(error.into()),
+        };
+        LeaveState {
+            channel: channel.clone(),
+            was_live,
+            durable,
+        }
+    }
+
+    async fn leave_durable(&self, channel: &Channel) -> Result<Left, ControlError> {
+        let memberships = self.memberships().await?;
+        let Some(item) = memberships.iter().find(|item| item.channel == *channel) else {
+            return Ok(Left::NotMember);
+        };
+        let generation = item.generation;
+        let args = LeaveArgs {
+            channel: channel.clone(),
+            generation,
+            lifecycle_uid: Some(self.identity().lifecycle.uid),
+        };
+        let left: LeftReply = self.control(op::DURABLE_LEAVE, &args).await?;
+        Ok(match left.already_left {
+            Some(true) => Left::NotMember,
+            _ => Left::Durable { generation },
+        })
+    }
+
+    /// The agent's durable memberships.
+    ///
+    /// # Errors
+    /// As any control request.
+    pub async fn memberships(&self) -> Result<Vec<MembershipItem>, ControlError> {
+        let listed: Memberships = self.control(op::LIST_MEMBERSHIPS, &json!({})).await?;
+        Ok(listed.memberships)
+    }
+
+    /// Whether a delivery daemon serves the space, as its own responder says.
+    ///
+    /// # Errors
+    /// Only when the broker forbids the probe; everything else is an answer.
+    pub async fn liveness(&self) -> Result<Liveness, ControlError> {
+        let probe: Result<PlaneReply, _> = self.probe_rail().ask(&json!({}), PROBE_TIMEOUT).await;
+        Liveness::judge(probe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(live: Live, backstop: Backstop) -> String {
+        let channel = Channel::parse("team.backend").unwrap();
+        JoinState {
+            channel,
+            live,
+            backstop,
+        }
+        .to_string()
+    }
+
+    #[test]
+    fn mem_8_a_missing_backstop_is_never_reported_as_joined_durable() {
+        let shortfalls = [
+            Shortfall::NoDaemon,
+            Shortfall::Silent {
+                after: Duration::from_secs(20),
+            },
+            Shortfall::Denied {
+                operation: Operation::Publish,
+                subject: "s".into(),
+            },
+            Shortfall::Evicted,
+            Shortfall::Superseded,
+            Shortfall::Refused {
+                code: Some(Code::Retired),
+                message: "ended".into(),
+            },
+            Shortfall::ConnectionLost,
+            Shortfall::Stopped,
+            Shortfall::Failed("x".into()),
+        ];
+        for shortfall in shortfalls {
+            let why = shortfall.to_string();
+            let said = state(Live::Active, Backstop::Unestablished(shortfall));
+            assert!(
+                said.contains("joined live with the durable backstop unestablished"),
+                "{said}"
+            );
+            assert!(
+                said.ends_with(&why) && !said.contains("joined durable"),
+                "{said}"
+            );
+        }
+        let said = state(Live::Active, Backstop::Durable { generation: 2 });
+        assert!(said.contains("joined durable (generation 2)"), "{said}");
+        let said = state(Live::Active, Backstop::NotDurable);
+        assert!(
+            !said.contains("joined durable") && !said.contains("unestablished"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! What an endpoint tells about itself, beside its messages.
+
+use std::fmt;
+
+use cotal_wire::{Channel, Space};
+
+/// Why the plane that was reached delivers nothing at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseCondition {
+    /// No daemon holds the space's lease.
+    Missing,
+    /// A daemon holds it and does not serve yet, or not at the moment.
+    NotReady,
+    /// The lease row is not a lease.
+    Garbled,
+    /// The lease row cannot be read, for this reason.
+    Unreadable(String),
+}
+
+impl fmt::Display for LeaseCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("no delivery daemon holds the space's lease"),
+            Self::NotReady => f.write_str("the lease is held and not ready"),
+            Self::Garbled => f.write_str("the lease row is garbled"),
+            Self::Unreadable(why) => write!(f, "the lease row cannot be read: {why}"),
+        }
+    }
+}
+
+/// Something about the endpoint itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The delivery durable is bound, and nothing delivers through it at the moment (AGT-1).
+    NoReadyLease {
+        /// The durable.
+        durable: String,
+        /// The space.
+        space: Space,
+        /// What was found instead of a ready lease.
+        condition: LeaseCondition,
+    },
+    /// A daemon delivers again.
+    LeaseReady {
+        /// The space.
+        space: Space,
+    },
+    /// A durable cannot be read; binding it is tried again.
+    DurableUnreadable {
+        /// The durable.
+        durable: String,
+        /// What the broker said.
+        reason: String,
+    },
+    /// A message was not surfaced because it is garbled or forged.
+    Rejected {
+        /// Where it was found.
+        found_in: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A live subscription ended.
+    LiveEnded {
+        /// The channel.
+        channel: Channel,
+        /// What the broker said.
+        reason: String,
+    },
+    /// A channel's history could not be read, wholly or in part.
+    HistoryUnread {
+        /// The channel.
+        channel: Channel,
+        /// Why.
+        reason: String,
+    },
+    /// The agent does not show up as present.
+    PresenceUnwritten {
+        /// Why.
+        reason: String,
+    },
+    /// The broker connection dropped; it is being dialled again.
+    Disconnected,
+    /// The broker connection is back.
+    Reconnected,
+    /// The broker does not accept the credential any more.
+    CredentialRefused {
+        /// What happened.
+        reason: String,
+    },
+    /// Live messages came faster than they were read, and some were dropped. Durable copies still come.
+    Overrun,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoReadyLease {
+                durable,
+                space,
+                condition,
+            } => write!(
+                f,
+                "{durable} is bound in space {space}, but {condition}: nothing is delivered through it \
+                 until a daemon serves here; if another plane serves {space}, reconnect against that one"
+            ),
+            Self::LeaseReady { space } => write!(f, "a delivery daemon serves space {space}"),
+            Self::DurableUnreadable { durable, reason } => {
+                write!(f, "{durable} cannot be read, trying again: {reason}")
+            }
+            Self::Rejected { found_in, reason } => {
+                write!(f, "a message in {found_in} was not accepted: {reason}")
+            }
+            Self::LiveEnded { channel, reason } => {
+                write!(f, "live delivery on {channel} ended: {reason}")
+            }
+            Self::HistoryUnread { channel, reason } => {
+                write!(f, "the history of {channel} could not be read: {reason}")
+            }
+            Self::PresenceUnwritten { reason } => {
+                write!(f, "others do not see this agent as present: {reason}")
+            }
+            Self::Disconnected => f.write_str("the broker connection dropped, dialling again"),
+            Self::Reconnected => f.write_str("the broker connection is back"),
+            Self::CredentialRefused { reason } => {
+                write!(f, "the broker does not accept the credential: {reason}")
+            }
+            Self::Overrun => f.write_str(
+                "live messages came faster than they were read, some were dropped (durable copies \
+                 still come)",
+            ),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Reading a durable: bound by name, never created, bound again until the endpoint stops.
+
+use std::time::Duration;
+
+use cotal_nats::{Connection, Delivery, PullConsumer, PullError, PullOptions};
+use cotal_wire::names::SEQ_HEADER;
+use cotal_wire::{Lifecycle, Space};
+use tokio_util::sync::CancellationToken;
+
+use crate::copy::{self, Copy, Rejected};
+use crate::incoming::Source;
+use crate::notice::Notice;
+use crate::sink::Sink;
+
+/// A batch ends sooner; this only bounds how long an idle pull keeps one future.
+const WAIT: Duration = Duration::from_secs(30);
+/// Between attempts to bind a durable that could not be read.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Which of the agent's durables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durable {
+    /// Authorized copies of posts.
+    Delivery,
+    /// Direct messages.
+    Direct,
+}
+
+impl Durable {
+    pub(crate) fn stream(self, space: &Space) -> String {
+        match self {
+            Self::Delivery => space.dlv_stream(),
+            Self::Direct => space.dm_stream(),
+        }
+    }
+
+    pub(crate) fn consumer(self, space: &Space, own: &Lifecycle) -> String {
+        match self {
+            Self::Delivery => space.dlv_consumer(own),
+            Self::Direct => space.dm_consumer(own),
+        }
+    }
+}
+
+/// The task that reads one durable.
+#[derive(Debug)]
+pub(crate) struct Pump {
+    pub(crate) durable: Durable,
+    pub(crate) connection: Connection,
+    pub(crate) space: Space,
+    pub(crate) own: Lifecycle,
+    pub(crate) sink: Sink,
+    pub(crate) stop: CancellationToken,
+    pub(crate) prefetch: usize,
+}
+
+impl Pump {
+    pub(crate) async fn run(self) {
+        let mut told = false;
+        while let Err(error) = self.bound(&mut told).await {
+            if !told {
+                told = true;
+                self.sink.notify(Notice::DurableUnreadable {
+                    durable: self.durable.consumer(&self.space, &self.own),
+                    reason: error.to_string(),
+                });
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    /// Binds and reads until told to stop; `told` is cleared once the durable was readable again.
+    async fn bound(&self, told: &mut bool) -> Result<(), PullError> {
+        let options = PullOptions {
+            batch: self.prefetch,
+            ..PullOptions::default()
+        };
+        let stream = self.durable.stream(&self.space);
+        let name = self.durable.consumer(&self.space, &self.own);
+        let mut consumer = PullConsumer::open(&self.connection, &stream, &name, options).await?;
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => {
+                    consumer.close().await;
+                    return Ok(());
+                }
+                batch = consumer.next_batch(self.prefetch, WAIT) => batch,
+            };
+            match batch {
+                Ok(batch) => {
+                    *told = false;
+                    for delivery in batch {
+                        self.admit(delivery, &name).await;
+                    }
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => tracing::debug!(%error, "pulling anew"),
+            }
+        }
+    }
+
+    async fn admit(&self, delivery: Delivery, name: &str) {
+        let (judged, source) = match self.durable {
+            Durable::Delivery => (self.judge_delivery(&delivery), Source::Durable),
+            Durable::Direct => (self.judge_direct(&delivery), Source::Direct),
+        };
+        self.sink.durable(judged, source, delivery, name).await;
+    }
+
+    fn judge_delivery(&self, delivery: &Delivery) -> Result<Copy, Rejected> {
+        let chat_seq = delivery.header(SEQ_HEADER).and_then(|seq| seq.parse().ok());
+        copy::delivered(delivery.payload.clone(), chat_seq, delivery.stream_seq)
+    }
+
+    fn judge_direct(&self, delivery: &Delivery) -> Result<Copy, Rejected> {
+        copy::direct(
+            &self.space,
+            &self.own.principal,
+            &delivery.subject,
+            delivery.payload.clone(),
+            delivery.stream_seq,
+        )
+    }
+}

@@ -1,0 +1,285 @@
+//! Posts and direct messages on their way out.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cotal_nats::{Bytes, NatsError, headers};
+use cotal_wire::envelope::{Message, Part};
+use cotal_wire::limits::ENTRY_HEADROOM;
+use cotal_wire::{Channel, Principal};
+use serde_json::Value;
+
+use crate::endpoint::Endpoint;
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// It does not fit; nothing was sent.
+    #[error("the message has {size} bytes, at most {max} fit: shorten it or send a reference")]
+    TooLarge {
+        /// The message's bytes as JSON.
+        size: usize,
+        /// How many would fit.
+        max: usize,
+    },
+    /// The broker knew the id of a message that was never sent before: somebody took it, or the source of
+    /// randomness repeats itself.
+    #[error(
+        "the broker holds another message under the fresh id {id} (number {seq}): nothing was stored"
+    )]
+    Duplicate {
+        /// The id.
+        id: String,
+        /// The sequence of the message that has it.
+        seq: u64,
+    },
+    /// The broker did not confirm it. With the same id ([`Draft::retry_of`]) it can be sent again safely.
+    #[error(
+        "the broker did not confirm message {id}, it may be stored: send it again under that id"
+    )]
+    Unconfirmed {
+        /// The id.
+        id: String,
+        /// What happened.
+        #[source]
+        source: NatsError,
+    },
+    /// The broker did not take it, and said so.
+    #[error("the message to {target} was not sent")]
+    Refused {
+        /// Where it was to go.
+        target: String,
+        /// What the broker said.
+        #[source]
+        source: NatsError,
+    },
+    /// The message cannot be written as JSON, or no id could be drawn.
+    #[error("the message could not be written: {0}")]
+    Unwritable(String),
+}
+
+/// A message that was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Posted {
+    /// Its id.
+    pub id: String,
+    /// Its number in its stream.
+    pub seq: u64,
+}
+
+/// A message being written.
+#[derive(Debug, Clone, Default)]
+pub struct Draft {
+    parts: Vec<Part>,
+    mentions: Vec<String>,
+    reply_to: Option<String>,
+    context_id: Option<String>,
+    retried: Option<String>,
+}
+
+impl Draft {
+    /// Begins with a text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::parts(vec![Part::Text { text: text.into() }])
+    }
+
+    /// Begins with data for a program.
+    #[must_use]
+    pub fn data(data: Value) -> Self {
+        Self::parts(vec![Part::Data { data }])
+    }
+
+    /// Begins with these parts.
+    #[must_use]
+    pub fn parts(parts: Vec<Part>) -> Self {
+        Self {
+            parts,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a part.
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// Mentions a peer by name; on a live channel a mention is what reaches a peer who is away.
+    #[must_use]
+    pub fn mention(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref().trim().trim_start_matches('@').to_lowercase();
+        if !name.is_empty() && !self.mentions.contains(&name) {
+            self.mentions.push(name);
+        }
+        self
+    }
+
+    /// Answers the message of this id.
+    #[must_use]
+    pub fn reply_to(mut self, id: impl Into<String>) -> Self {
+        self.reply_to = Some(id.into());
+        self
+    }
+
+    /// Belongs to this conversation.
+    #[must_use]
+    pub fn context(mut self, id: impl Into<String>) -> Self {
+        self.context_id = Some(id.into());
+        self
+    }
+
+    /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then no error.
+    #[must_use]
+    pub fn retry_of(mut self, id: impl Into<String>) -> Self {
+        self.retried = Some(id.into());
+        self
+    }
+}
+
+impl From<&str> for Draft {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl Endpoint {
+    /// Posts on a channel.
+    ///
+    /// # Errors
+    /// When it is too large, when the broker denies or refuses it, when it is not confirmed, or when its
+    /// fresh id is not fresh.
+    pub async fn post(
+        &self,
+        channel: &Channel,
+        draft: impl Into<Draft>,
+    ) -> Result<Posted, SendError> {
+        let target = self.space().chat(self.principal(), channel);
+        // A post leaves room for the entry that the daemon wraps around it, or it could never be copied.
+        let room = usize::try_from(ENTRY_HEADROOM).unwrap_or(usize::MAX);
+        let max = self.connection().max_payload().saturating_sub(room);
+        let place = |message: &mut Message| message.channel = Some(channel.to_string());
+        self.send(target, draft.into(), max, place).await
+    }
+
+    /// Sends a direct message.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub async fn dm(&self, to: &Principal, draft: impl Into<Draft>) -> Result<Posted, SendError> {
+        let target = self.space().inst(to, self.principal());
+        let max = self.connection().max_payload();
+        let place = |message: &mut Message| message.to = Some(to.to_string());
+        self.send(target, draft.into(), max, place).await
+    }
+
+    async fn send(
+        &self,
+        target: String,
+        draft: Draft,
+        max: usize,
+        place: impl FnOnce(&mut Message),
+    ) -> Result<Posted, SendError> {
+        let retried = draft.retried.is_some();
+        let mut message = self.written(draft)?;
+        place(&mut message);
+        let id = message.id.clone();
+        let body =
+            serde_json::to_vec(&message).map_err(|e| SendError::Unwritable(e.to_string()))?;
+        let max = max.saturating_sub(header_size(&id));
+        if body.len() > max {
+            let size = body.len();
+            return Err(SendError::TooLarge { size, max });
+        }
+        let sent = self
+            .connection()
+            .publish_confirmed(target.clone(), None, Bytes::from(body), Some(&id))
+            .await;
+        match sent {
+            Ok(ack) if ack.duplicate && !retried => Err(SendError::Duplicate { id, seq: ack.seq }),
+            Ok(ack) => Ok(Posted { id, seq: ack.seq }),
+            Err(source) if may_be_stored(&source) => Err(SendError::Unconfirmed { id, source }),
+            Err(source) => Err(SendError::Refused { target, source }),
+        }
+    }
+
+    fn written(&self, draft: Draft) -> Result<Message, SendError> {
+        let id = match draft.retried {
+            Some(id) => id,
+            None => random_id().map_err(|e| SendError::Unwritable(e.to_string()))?,
+        };
+        Ok(Message {
+            id,
+            ts: now_ms(),
+            space: self.space().to_string(),
+            from: self.identity().from(),
+            channel: None,
+            to: None,
+            to_service: None,
+            mentions: draft.mentions,
+            parts: draft.parts,
+            reply_to: draft.reply_to,
+            context_id: draft.context_id,
+        })
+    }
+}
+
+/// The header block that carries the id, which the broker counts as part of the message.
+fn header_size(id: &str) -> usize {
+    "NATS/1.0\r\n: \r\n\r\n".len() + headers::MSG_ID.len() + id.len()
+}
+
+fn may_be_stored(error: &NatsError) -> bool {
+    matches!(
+        error,
+        NatsError::Timeout { .. } | NatsError::Disconnected { .. } | NatsError::Malformed { .. }
+    )
+}
+
+/// 128 random bits in hex: a message's id, or the nonce of a reply subject.
+pub(crate) fn random_id() -> Result<String, NatsError> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| NatsError::Malformed {
+        what: "kernel randomness".to_owned(),
+        detail: e.to_string(),
+    })?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// Unix milliseconds.
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mentions_are_lowercased_names_without_repeats() {
+        let draft = Draft::text("x")
+            .mention("@Bob")
+            .mention("bob ")
+            .mention("")
+            .mention("Eve");
+        assert_eq!(draft.mentions, ["bob", "eve"]);
+    }
+
+    #[test]
+    fn ids_are_128_bits_and_do_not_repeat() {
+        let (a, b) = (random_id().unwrap(), random_id().unwrap());
+        assert_eq!((a.len(), b.len()), (32, 32));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn the_header_block_is_counted_exactly() {
+        let id = "x".repeat(32);
+        assert_eq!(
+            header_size(&id),
+            format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n").len()
+        );
+    }
+}
