@@ -23,6 +23,7 @@ use tracing::{debug, error, warn};
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
+use crate::retired::Remover;
 use crate::view::{Feed, View, ViewError};
 
 /// Looks at what is due at least this often, so that a missed wake-up costs little.
@@ -127,6 +128,7 @@ pub(crate) struct Retrier {
     pub(crate) counters: Arc<Counters>,
     pub(crate) book: DeadBook,
     pub(crate) parked: BTreeMap<u64, Parked>,
+    pub(crate) remover: Remover,
 }
 
 /// See [`Known`]; opaque to the lane.
@@ -266,10 +268,20 @@ impl Retrier {
                     Err(error)
                 }
             },
-            Verdict::Deny(_) | Verdict::Retired => {
+            Verdict::Deny(_) => {
                 add(&self.counters.denied, 1);
                 self.close(known).await
             }
+            Verdict::Retired => match self.remover.remove(&member, &entry, seq).await {
+                Ok(()) => {
+                    add(&self.counters.denied, 1);
+                    self.close(known).await
+                }
+                Err(error) => {
+                    self.again(known, DeadReason::DeleteFailed, false).await?;
+                    Err(error)
+                }
+            },
             Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
         }
     }

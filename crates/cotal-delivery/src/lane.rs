@@ -17,6 +17,7 @@ use cotal_wire::Space;
 use cotal_wire::names::{FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_workspace::SecretStore;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,7 @@ use crate::lease::{Lease, LeaseError};
 use crate::rail::{Bound, Rails};
 use crate::reader::{Reader, ReaderProgress};
 use crate::registry::{self, Registry};
+use crate::retired::Remover;
 use crate::view::{Feed, View, ViewError};
 
 /// How long what was taken in may take to finish at a stop.
@@ -300,6 +302,7 @@ impl Parts {
             counters: Arc::clone(&self.counters),
             book,
             parked: BTreeMap::new(),
+            remover: self.remover(),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
@@ -347,6 +350,8 @@ impl Parts {
             caps,
             waiting: Waiting::default(),
             returned: BTreeSet::new(),
+            remover: self.remover(),
+            removals: FuturesUnordered::new(),
             floor: info.ack_floor.stream_seq,
         };
         let token = stop.clone();
@@ -427,6 +432,14 @@ impl Parts {
         let started = Writer::start(&self.connection, WriterOptions::new(engine)).await;
         let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
         Ok(writer)
+    }
+
+    fn remover(&self) -> Remover {
+        Remover {
+            space: self.space.clone(),
+            connection: self.connection.clone(),
+            view: Arc::clone(&self.view),
+        }
     }
 
     async fn intake(

@@ -22,6 +22,7 @@ mod lease;
 mod rail;
 mod reader;
 mod registry;
+mod retired;
 mod view;
 
 pub use credentials::CredentialError;

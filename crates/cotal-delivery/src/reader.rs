@@ -5,6 +5,7 @@
 //! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use cotal_wire::rows::DeadReason;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesOrdered;
+use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
@@ -31,12 +32,15 @@ use crate::dead::{About, DeadBook};
 use crate::fanout::log_failure;
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::retired::Remover;
 use crate::view::{Feed, View};
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
 /// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
 const BATCHES: usize = 4;
+/// Removals for retired lifecycles under way at once.
+const REMOVALS: usize = 64;
 
 /// How far the reader has come in INBOX.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,10 +82,18 @@ pub(crate) struct Reader {
     pub(crate) returned: BTreeSet<u64>,
     /// The last entry settled before this lane.
     pub(crate) floor: u64,
+    pub(crate) remover: Remover,
+    /// Removals under way.
+    pub(crate) removals: FuturesUnordered<Removal>,
 }
 
+/// An entry and what became of its removal.
+type Removed = (Read, Result<(), NatsError>);
+/// A removal under way.
+pub(crate) type Removal = Pin<Box<dyn Future<Output = Removed> + Send>>;
+
 /// An entry that has been read.
-struct Read {
+pub(crate) struct Read {
     delivery: Delivery,
     member: Lifecycle,
     entry: InboxEntry,
@@ -105,6 +117,10 @@ impl Reader {
                 () = stop.cancelled() => break,
                 Some(done) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(done, under_way.is_empty()).await;
+                    continue;
+                }
+                Some(removed) = self.removals.next(), if !self.removals.is_empty() => {
+                    self.removed(removed).await;
                     continue;
                 }
                 batch = self.intake.next(&mut self.gate, BATCH, || {
@@ -232,14 +248,47 @@ impl Reader {
                     );
                     self.end(delivery, &self.counters.denied).await;
                 }
-                Verdict::Retired => {
-                    self.no_longer_waits(&read.member, read.delivery.stream_seq);
-                    self.end(read.delivery, &self.counters.denied).await;
-                }
+                Verdict::Retired => self.remove(read).await,
                 Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
             }
         }
         (released, copies)
+    }
+
+    /// Starts the removal of an entry of a retired lifecycle (RDR-4).
+    async fn remove(&mut self, read: Read) {
+        if self.removals.len() >= REMOVALS
+            && let Some(removed) = self.removals.next().await
+        {
+            self.removed(removed).await;
+        }
+        let remover = self.remover.clone();
+        self.removals.push(Box::pin(async move {
+            let seq = read.delivery.stream_seq;
+            let outcome = remover.remove(&read.member, &read.entry, seq).await;
+            (read, outcome)
+        }));
+    }
+
+    /// Acks a removed entry. One whose removal was under way when serving stopped is left as it is,
+    /// so that the daemon that serves next meets it again (RDR-6).
+    async fn removed(&mut self, (read, outcome): Removed) {
+        if !self.gate.is_open() {
+            return;
+        }
+        match outcome {
+            Ok(()) => {
+                self.no_longer_waits(&read.member, read.delivery.stream_seq);
+                self.end(read.delivery, &self.counters.denied).await;
+            }
+            Err(error) => {
+                warn!(
+                    space = %self.space, %error, seq = read.delivery.stream_seq,
+                    "an entry of a retired lifecycle could not be removed and is retried"
+                );
+                self.wait(read, DeadReason::DeleteFailed).await;
+            }
+        }
     }
 
     fn copy(&self, read: &Read) -> Outgoing {
