@@ -222,6 +222,30 @@ async fn a_paused_server_can_be_stopped() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_no_time_left_is_killed() {
+    let fixture = Fixture::new();
+    let options = SpawnOptions {
+        stop_within: Duration::ZERO,
+        ..SpawnOptions::default()
+    };
+    let broker = Broker::spawn(binary(), &fixture.write(), options)
+        .await
+        .unwrap();
+    let url = broker.url().to_owned();
+    assert!(matches!(broker.stop().await, Ok(Stopped::Killed(_))));
+    assert!(probe(&url).await.is_err());
+
+    let options = SpawnOptions {
+        ready_within: Duration::ZERO,
+        ..SpawnOptions::default()
+    };
+    let error = Broker::spawn(binary(), &fixture.write(), options)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, BrokerError::NotReady { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_killed_server_starts_again_over_what_it_left() {
     let fixture = Fixture::new();
     let broker = fixture.spawn().await;
