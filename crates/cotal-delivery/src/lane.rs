@@ -17,7 +17,6 @@ use cotal_wire::Space;
 use cotal_wire::names::{FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_workspace::SecretStore;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -351,7 +350,7 @@ impl Parts {
             waiting: Waiting::default(),
             returned: BTreeSet::new(),
             remover: self.remover(),
-            removals: FuturesUnordered::new(),
+            removals: JoinSet::new(),
             floor: info.ack_floor.stream_seq,
         };
         let token = stop.clone();

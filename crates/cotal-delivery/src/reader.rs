@@ -5,7 +5,6 @@
 //! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,8 +19,9 @@ use cotal_wire::rows::DeadReason;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
-use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use futures_util::stream::FuturesOrdered;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -84,13 +84,11 @@ pub(crate) struct Reader {
     pub(crate) floor: u64,
     pub(crate) remover: Remover,
     /// Removals under way.
-    pub(crate) removals: FuturesUnordered<Removal>,
+    pub(crate) removals: JoinSet<Removed>,
 }
 
 /// An entry and what became of its removal.
-type Removed = (Read, Result<(), NatsError>);
-/// A removal under way.
-pub(crate) type Removal = Pin<Box<dyn Future<Output = Removed> + Send>>;
+pub(crate) type Removed = (Read, Result<(), NatsError>);
 
 /// An entry that has been read.
 pub(crate) struct Read {
@@ -119,7 +117,7 @@ impl Reader {
                     self.settle(done, under_way.is_empty()).await;
                     continue;
                 }
-                Some(removed) = self.removals.next(), if !self.removals.is_empty() => {
+                Some(Ok(removed)) = self.removals.join_next(), if !self.removals.is_empty() => {
                     self.removed(removed).await;
                     continue;
                 }
@@ -258,16 +256,16 @@ impl Reader {
     /// Starts the removal of an entry of a retired lifecycle (RDR-4).
     async fn remove(&mut self, read: Read) {
         if self.removals.len() >= REMOVALS
-            && let Some(removed) = self.removals.next().await
+            && let Some(Ok(removed)) = self.removals.join_next().await
         {
             self.removed(removed).await;
         }
         let remover = self.remover.clone();
-        self.removals.push(Box::pin(async move {
+        self.removals.spawn(async move {
             let seq = read.delivery.stream_seq;
             let outcome = remover.remove(&read.member, &read.entry, seq).await;
             (read, outcome)
-        }));
+        });
     }
 
     /// Acks a removed entry. One whose removal was under way when serving stopped is left as it is,
