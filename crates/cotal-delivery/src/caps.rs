@@ -64,13 +64,7 @@ pub(crate) fn caps(
         meter: Arc::clone(&meter),
         reports,
     };
-    (
-        Caps {
-            meter,
-            reports: reporter,
-        },
-        cap_meter,
-    )
+    (Caps { meter, reports: reporter }, cap_meter)
 }
 
 impl CapMeter {
@@ -98,10 +92,7 @@ impl CapMeter {
 
     async fn check(&self, member: &Lifecycle) -> Result<(), NatsError> {
         let consumer = self.space.dlv_consumer(member);
-        let info = self
-            .connection
-            .consumer_info(&self.space.dlv_stream(), &consumer)
-            .await?;
+        let info = self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await?;
         let unread = info.num_pending + info.num_ack_pending;
         let principal = &member.principal;
         let found = {

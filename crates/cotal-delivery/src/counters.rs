@@ -29,10 +29,7 @@ pub(crate) fn add(count: &AtomicU64, n: u64) {
 impl Counters {
     /// Counts unread copies of `member` that the store's cap took.
     pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
-        let mut missed = self
-            .missed
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *missed.entry(member.clone()).or_default() += n;
     }
 
@@ -44,16 +41,10 @@ impl Counters {
         garbled_rows: u64,
     ) -> DeliveryStatus {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let missed = self
-            .missed
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut missed: Vec<_> = missed
             .iter()
-            .map(|(member, &missed)| MissedCopies {
-                member: member.clone(),
-                missed,
-            })
+            .map(|(member, &missed)| MissedCopies { member: member.clone(), missed })
             .collect();
         missed.sort_by(|a, b| a.member.cmp(&b.member));
         DeliveryStatus {

@@ -47,21 +47,13 @@ fn read(
     kind: SecretKind,
 ) -> Result<Creds, CredentialError> {
     let key = SecretKey::new(space, kind);
-    let secret = store
-        .get(&key)?
-        .ok_or_else(|| CredentialError::Missing(key.to_string()))?;
-    Creds::parse(secret.expose()).map_err(|source| CredentialError::Malformed {
-        key: key.to_string(),
-        source,
-    })
+    let secret = store.get(&key)?.ok_or_else(|| CredentialError::Missing(key.to_string()))?;
+    Creds::parse(secret.expose())
+        .map_err(|source| CredentialError::Malformed { key: key.to_string(), source })
 }
 
 fn foreign(kind: &SecretKind, space: &Space, why: String) -> CredentialError {
-    CredentialError::Foreign {
-        key: kind.name(),
-        space: space.clone(),
-        why,
-    }
+    CredentialError::Foreign { key: kind.name(), space: space.clone(), why }
 }
 
 /// Reads the delivery credential and checks that it is this space's; then checks that the account
@@ -74,26 +66,15 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     };
     let tagged = creds.claims.space().map_err(malformed)?;
     if tagged != *space {
-        return Err(foreign(
-            &SecretKind::Delivery,
-            space,
-            format!("it is for space {tagged}"),
-        ));
+        return Err(foreign(&SecretKind::Delivery, space, format!("it is for space {tagged}")));
     }
     let principal = creds.claims.principal().map_err(malformed)?;
     check_observer(store, space, &creds.claims.account)?;
     let text = Creds::render(&creds.jwt, &creds.seed);
     let source = cotal_nats::Creds::parse(&text).map_err(|e| {
-        foreign(
-            &SecretKind::Delivery,
-            space,
-            format!("its key pair does not read: {e}"),
-        )
+        foreign(&SecretKind::Delivery, space, format!("its key pair does not read: {e}"))
     })?;
-    Ok(Identity {
-        source: CredsSource::new(source),
-        principal,
-    })
+    Ok(Identity { source: CredsSource::new(source), principal })
 }
 
 fn check_observer(

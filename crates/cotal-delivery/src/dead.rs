@@ -47,9 +47,7 @@ pub(crate) struct DeadBook {
 impl DeadBook {
     /// The dead bucket of a space.
     pub(crate) fn new(connection: &Connection, space: &Space) -> Self {
-        Self {
-            kv: Kv::new(connection, &space.bucket(Bucket::Dead)),
-        }
+        Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
     }
 
     /// Records an entry that is tried again at `next_at`.
@@ -59,8 +57,7 @@ impl DeadBook {
         now: i64,
         next_at: i64,
     ) -> Result<(), NatsError> {
-        self.record(row(&about, DeadState::Parked, now, next_at))
-            .await
+        self.record(row(&about, DeadState::Parked, now, next_at)).await
     }
 
     /// Records an entry that is not tried again.
@@ -73,10 +70,7 @@ impl DeadBook {
         let key = dead_key(row.seq);
         loop {
             let found = self.kv.get(&key).await?;
-            let written = match found
-                .as_ref()
-                .and_then(|entry| entry.live().map(|v| (entry, v)))
-            {
+            let written = match found.as_ref().and_then(|entry| entry.live().map(|v| (entry, v))) {
                 Some((entry, value)) => {
                     if let Ok(old) = DeadRow::parse(value, row.seq) {
                         row.first_at = old.first_at;
@@ -140,11 +134,7 @@ impl Retrier {
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
         let mut watch = self.book.kv.watch(WatchOptions::default()).await?;
         loop {
-            let due = self
-                .parked
-                .values()
-                .map(|parked| parked.0.row.next_at)
-                .min();
+            let due = self.parked.values().map(|parked| parked.0.row.next_at).min();
             let wait = due.map_or(LOOK_EVERY, |at| {
                 Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(LOOK_EVERY)
             });
@@ -161,18 +151,12 @@ impl Retrier {
 
     fn note(&mut self, event: WatchEvent) {
         self.apply(event);
-        self.counters
-            .parked
-            .store(self.parked.len() as u64, Ordering::Relaxed);
+        self.counters.parked.store(self.parked.len() as u64, Ordering::Relaxed);
     }
 
     fn apply(&mut self, event: WatchEvent) {
         match event {
-            WatchEvent::Put {
-                key,
-                value,
-                revision,
-            } => {
+            WatchEvent::Put { key, value, revision } => {
                 let Some(seq) = parse_dead_key(&key) else {
                     return;
                 };
@@ -208,10 +192,7 @@ impl Retrier {
 
     async fn retry_due(&mut self) {
         let now = now_ms();
-        let due = self
-            .parked
-            .values()
-            .filter(|parked| parked.0.row.next_at <= now);
+        let due = self.parked.values().filter(|parked| parked.0.row.next_at <= now);
         let due: Vec<Known> = due.map(|parked| parked.0.clone()).collect();
         if due.is_empty() {
             return;
@@ -231,10 +212,7 @@ impl Retrier {
 
     async fn retry(&mut self, known: Known) -> Result<(), NatsError> {
         let seq = known.row.seq;
-        let stored = self
-            .connection
-            .get_message(&self.space.inbox_stream(), Get::Seq(seq))
-            .await?;
+        let stored = self.connection.get_message(&self.space.inbox_stream(), Get::Seq(seq)).await?;
         let Some(stored) = stored.filter(|m| self.is_of(m, &known.row)) else {
             return self.lost(known).await;
         };
@@ -244,13 +222,7 @@ impl Retrier {
         let member = known.row.member();
         let verdict = {
             let directory = self.view.directory();
-            let InboxEntry {
-                channel,
-                seq,
-                reason,
-                generation,
-                ..
-            } = &entry;
+            let InboxEntry { channel, seq, reason, generation, .. } = &entry;
             authorize::verdict(&member, channel, *seq, *reason, *generation, &directory)
         };
         match verdict {
@@ -298,10 +270,7 @@ impl Retrier {
     ) -> Result<(), NatsError> {
         let mut headers = HeaderMap::new();
         headers.insert(SEQ_HEADER, entry.seq.to_string());
-        let msg_id = stored
-            .headers
-            .as_ref()
-            .and_then(|h| h.get(cotal_nats::headers::MSG_ID));
+        let msg_id = stored.headers.as_ref().and_then(|h| h.get(cotal_nats::headers::MSG_ID));
         let id = msg_id.map(|value| value.as_str().to_owned());
         let subject = self.space.dlv(member);
         let sent = self.connection.publish_confirmed(
@@ -314,10 +283,7 @@ impl Retrier {
     }
 
     async fn close(&mut self, known: Known) -> Result<(), NatsError> {
-        self.book
-            .kv
-            .delete(&dead_key(known.row.seq), Some(known.revision))
-            .await?;
+        self.book.kv.delete(&dead_key(known.row.seq), Some(known.revision)).await?;
         self.parked.remove(&known.row.seq);
         Ok(())
     }
@@ -355,11 +321,7 @@ impl Retrier {
             row.next_at = now + waiting::retry_delay_ms(row.attempts);
         }
         let seq = row.seq;
-        let revision = self
-            .book
-            .kv
-            .update(&dead_key(seq), encode(&row), revision)
-            .await?;
+        let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;
         if row.state == DeadState::Parked {
             self.parked.insert(seq, Parked(Known { row, revision }));
         } else {

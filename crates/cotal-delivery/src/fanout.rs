@@ -83,10 +83,7 @@ impl Fanout {
     /// Routes posts until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         let mut under_way = FuturesUnordered::new();
-        let mut window = Window {
-            posts: WINDOW,
-            mark: self.backlog,
-        };
+        let mut window = Window { posts: WINDOW, mark: self.backlog };
         let mut want = BATCH;
         'serving: loop {
             let batch = tokio::select! {
@@ -153,9 +150,7 @@ impl Fanout {
         if posts.is_empty() {
             return Ok(());
         }
-        self.view
-            .fresh(&[Feed::Channels, Feed::Members, Feed::Acl])
-            .await?;
+        self.view.fresh(&[Feed::Channels, Feed::Members, Feed::Acl]).await?;
         let by_presence = {
             let directory = self.view.directory();
             posts.iter().any(|post| {
@@ -163,11 +158,7 @@ impl Fanout {
                     && directory.class(&post.channel) == DeliveryClass::Live
             })
         };
-        if by_presence {
-            self.view.fresh(&[Feed::Presence]).await
-        } else {
-            Ok(())
-        }
+        if by_presence { self.view.fresh(&[Feed::Presence]).await } else { Ok(()) }
     }
 
     async fn hold(&self, posts: &[Routable]) {
@@ -182,12 +173,7 @@ impl Fanout {
             Some((sender, channel)) if sender.has_real_owner() => {
                 match envelope::parse_post(&delivery.payload, &sender, &channel) {
                     Ok(head) => {
-                        return Some(Routable {
-                            delivery,
-                            sender,
-                            channel,
-                            head,
-                        });
+                        return Some(Routable { delivery, sender, channel, head });
                     }
                     Err(error) => error.to_string(),
                 }
@@ -204,19 +190,9 @@ impl Fanout {
 
     /// Plans a post and hands its copies to the writer. `None` when it is settled already.
     async fn route(&mut self, post: Routable) -> Option<(Delivery, usize, Ticket)> {
-        let Routable {
-            delivery,
-            sender,
-            channel,
-            head,
-        } = post;
+        let Routable { delivery, sender, channel, head } = post;
         let seq = delivery.stream_seq;
-        let post = Post {
-            seq,
-            sender: &sender,
-            channel: &channel,
-            mentions: &head.mentions,
-        };
+        let post = Post { seq, sender: &sender, channel: &channel, mentions: &head.mentions };
         let plan = match self.plan(&post).await {
             Ok(plan) => plan,
             Err(error) => {
@@ -232,24 +208,13 @@ impl Fanout {
             return None;
         }
         let copies = plan.copies.len();
-        let made = make_copies(
-            &self.space,
-            &delivery.payload,
-            seq,
-            &channel,
-            &sender,
-            &head,
-            &plan,
-        );
+        let made =
+            make_copies(&self.space, &delivery.payload, seq, &channel, &sender, &head, &plan);
         match self.writer.submit(made).await {
             Ok(ticket) => Some((delivery, copies, ticket)),
             Err(error) => {
                 warn!(space = %self.space, seq, %error, "a post's copies wait");
-                log_failure(
-                    &self.space,
-                    "return a post",
-                    delivery.nak(Some(RETRY)).await,
-                );
+                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
                 None
             }
         }
@@ -268,20 +233,12 @@ impl Fanout {
     }
 
     async fn settle(&mut self, routed: Routed) {
-        let Routed {
-            delivery,
-            copies,
-            outcome,
-        } = routed;
+        let Routed { delivery, copies, outcome } = routed;
         let seq = delivery.stream_seq;
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
-        add(
-            &self.counters.copies,
-            (copies - failed.len().min(copies)) as u64,
-        );
-        let (too_large, other): (Vec<_>, Vec<_>) = failed
-            .into_iter()
-            .partition(|(_, error)| matches!(error, NatsError::TooLarge { .. }));
+        add(&self.counters.copies, (copies - failed.len().min(copies)) as u64);
+        let (too_large, other): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|(_, error)| matches!(error, NatsError::TooLarge { .. }));
         if !too_large.is_empty() {
             let lost = too_large.len();
             add(&self.counters.given_up, lost as u64);
@@ -316,10 +273,7 @@ impl Fanout {
             }
             match self.connection.last_seq(&inbox).await {
                 Ok(last) => {
-                    *window = Window {
-                        posts: 0,
-                        mark: last,
-                    };
+                    *window = Window { posts: 0, mark: last };
                     return true;
                 }
                 Err(error) => {

@@ -19,8 +19,7 @@ pub(crate) fn gate() -> (GateKeeper, Gate) {
 impl GateKeeper {
     /// Lets the loops serve, or holds them.
     pub(crate) fn set(&self, open: bool) {
-        self.0
-            .send_if_modified(|now| std::mem::replace(now, open) != open);
+        self.0.send_if_modified(|now| std::mem::replace(now, open) != open);
     }
 }
 

@@ -32,10 +32,7 @@ impl Intake {
         consumer: &str,
         ahead: usize,
     ) -> Result<Self, PullError> {
-        let options = PullOptions {
-            batch: ahead,
-            ..PullOptions::default()
-        };
+        let options = PullOptions { batch: ahead, ..PullOptions::default() };
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),

@@ -14,7 +14,7 @@ use cotal_nats::{
 };
 use cotal_rules::waiting::Waiting;
 use cotal_wire::Space;
-use cotal_wire::names::{FANOUT, READER};
+use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_workspace::SecretStore;
 use tokio::sync::watch;
@@ -22,6 +22,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::admin::Admin;
 use crate::caps;
 use crate::clock::now_ms;
 use crate::counters::Counters;
@@ -31,9 +32,10 @@ use crate::fanout::Fanout;
 use crate::gate::{self, Gate};
 use crate::intake::Intake;
 use crate::lease::{Lease, LeaseError};
-use crate::rail::{Bound, Rails};
+use crate::members::Members;
+use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
-use crate::registry::{self, Registry};
+use crate::registry::{self, Inventories, Registry, Turns};
 use crate::retired::Remover;
 use crate::view::{Feed, View, ViewError};
 
@@ -155,9 +157,7 @@ impl Lane {
     /// # Errors
     /// Why it ended, unless it was stopped.
     pub async fn ended(&mut self) -> Result<(), LaneError> {
-        (&mut self.task)
-            .await
-            .unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
     }
 }
 
@@ -186,25 +186,17 @@ async fn claim_and_serve(
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source)
         .tls(options.tls.clone());
-    let connection = Connection::connect(connect)
-        .await
-        .map_err(broker("cannot connect"))?;
+    let connection = Connection::connect(connect).await.map_err(broker("cannot connect"))?;
     let incarnation = connection.conn_id().to_owned()
         + "-"
         + &std::process::id().to_string()
         + "-"
         + &now_ms().to_string();
-    let claim = Lease::claim(
-        &connection,
-        &options.space,
-        identity.principal,
-        incarnation.clone(),
-    );
+    let claim = Lease::claim(&connection, &options.space, identity.principal, incarnation.clone());
     let mut lease = claim.await?;
     stage.send_replace(Stage::Claimed);
-    let served = Parts::new(options, &connection, &incarnation)
-        .serve(&mut lease, stop, stage)
-        .await;
+    let served =
+        Parts::new(options, &connection, &incarnation).serve(&mut lease, stop, stage).await;
     lease.release().await;
     connection.close(FINISH_WITHIN).await;
     served
@@ -269,10 +261,7 @@ impl Parts {
             } => served,
         };
         finish.cancel();
-        if tokio::time::timeout(FINISH_WITHIN, drain(&mut tasks))
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(FINISH_WITHIN, drain(&mut tasks)).await.is_err() {
             warn!(space = %self.space, "not everything was finished in time; it comes again");
         }
         outcome
@@ -288,11 +277,8 @@ impl Parts {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
         let book = DeadBook::new(&self.connection, &self.space);
-        let backlog = self
-            .start_reader(tasks, gate, stop, dlv, book.clone())
-            .await?;
-        self.start_fanout(tasks, gate, stop, inbox.clone(), backlog)
-            .await?;
+        let backlog = self.start_reader(tasks, gate, stop, dlv, book.clone()).await?;
+        self.start_fanout(tasks, gate, stop, inbox.clone(), backlog).await?;
         let retrier = Retrier {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -305,14 +291,7 @@ impl Parts {
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
-        let (rails, bound) = self.bind(gate, inbox).await?;
-        let token = stop.clone();
-        tasks.spawn(async move {
-            rails
-                .run(bound, token)
-                .await
-                .map_err(broker("the control rail failed"))
-        });
+        self.start_rails(tasks, gate, stop, inbox).await?;
         Ok(())
     }
 
@@ -330,11 +309,8 @@ impl Parts {
         if info.num_pending == 0 && info.num_ack_pending == 0 {
             self.progress.send_replace(ReaderProgress::idle());
         }
-        let backlog = self
-            .connection
-            .last_seq(&stream)
-            .await
-            .map_err(broker("cannot read INBOX"))?;
+        let backlog =
+            self.connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
         let intake = self.intake(&stream, READER, PULL_ENTRIES).await?;
         let (caps, meter) = caps::caps(&self.space, &self.connection, &self.counters);
         let reader = Reader {
@@ -372,9 +348,7 @@ impl Parts {
         backlog: u64,
     ) -> Result<(), LaneError> {
         let stream = self.space.chat_stream();
-        let info = self
-            .ensure(&stream, &self.space.fanout_config(None))
-            .await?;
+        let info = self.ensure(&stream, &self.space.fanout_config(None)).await?;
         let fanout = Fanout {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -393,8 +367,58 @@ impl Parts {
         Ok(())
     }
 
-    async fn bind(&self, gate: &Gate, writer: Writer) -> Result<(Rails, Bound), LaneError> {
-        let registry = Registry {
+    /// Binds every rail, then answers on them.
+    async fn start_rails(
+        &self,
+        tasks: &mut Tasks,
+        gate: &Gate,
+        stop: &CancellationToken,
+        writer: Writer,
+    ) -> Result<(), LaneError> {
+        let rail = Rail {
+            space: self.space.clone(),
+            connection: self.connection.clone(),
+            gate: gate.clone(),
+        };
+        let cannot = "cannot bind the control rails";
+        let agents =
+            rail.bind(self.space.ctl_all(DELIVERY), DELIVERY).await.map_err(broker(cannot))?;
+        let admins = rail.bind(self.space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN);
+        let admins = admins.await.map_err(broker(cannot))?;
+        let probes =
+            rail.bind(self.space.live_all(DELIVERY), DELIVERY).await.map_err(broker(cannot))?;
+        let (inventories, reader) = registry::inventories(&self.view);
+        let registry = Arc::new(self.registry(writer, inventories));
+        let members = Members {
+            rail: rail.clone(),
+            view: Arc::clone(&self.view),
+            registry: Arc::clone(&registry),
+        };
+        let admin = Admin {
+            rail: rail.clone(),
+            view: Arc::clone(&self.view),
+            registry,
+            counters: Arc::clone(&self.counters),
+            incarnation: self.incarnation.clone(),
+            since: now_ms(),
+        };
+        let failed = "a control rail failed";
+        let token = stop.clone();
+        tasks.spawn(async move { members.run(agents, token).await.map_err(broker(failed)) });
+        let token = stop.clone();
+        tasks.spawn(async move { admin.run(admins, token).await.map_err(broker(failed)) });
+        let token = stop.clone();
+        tasks.spawn(async move { rail.answer_probes(probes, token).await.map_err(broker(failed)) });
+        let token = stop.clone();
+        tasks.spawn(async move {
+            reader.run(token).await;
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn registry(&self, writer: Writer, inventories: Inventories) -> Registry {
+        Registry {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
@@ -402,31 +426,14 @@ impl Parts {
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
             writer_identity: self.incarnation.clone(),
-            locks: registry::locks(),
-        };
-        let rails = Rails {
-            space: self.space.clone(),
-            connection: self.connection.clone(),
-            gate: gate.clone(),
-            view: Arc::clone(&self.view),
-            registry,
-            counters: Arc::clone(&self.counters),
-            incarnation: self.incarnation.clone(),
-            since: now_ms(),
-        };
-        let bound = rails
-            .bind()
-            .await
-            .map_err(broker("cannot bind the control rails"))?;
-        Ok((rails, bound))
+            turns: Turns::default(),
+            inventories,
+        }
     }
 
     async fn writer(&self, stream: &str) -> Result<Writer, LaneError> {
-        let info = self
-            .connection
-            .stream_info(stream)
-            .await
-            .map_err(broker("cannot read a stream"))?;
+        let info =
+            self.connection.stream_info(stream).await.map_err(broker("cannot read a stream"))?;
         let engine = Engine::best(&self.connection, info.config.allow_batched);
         let started = Writer::start(&self.connection, WriterOptions::new(engine)).await;
         let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
@@ -463,8 +470,7 @@ impl Parts {
                 let filter = config.filter_subject.as_deref();
                 let create = ConsumerAction::Create;
                 let made =
-                    self.connection
-                        .create_consumer(stream, &config.name, filter, config, create);
+                    self.connection.create_consumer(stream, &config.name, filter, config, create);
                 made.await.map_err(broker("cannot create a consumer"))
             }
             other => other.map_err(broker("cannot read a consumer")),
@@ -491,9 +497,7 @@ impl Parts {
 async fn first_end(tasks: &mut Tasks) -> Result<(), LaneError> {
     match tasks.join_next().await {
         None => std::future::pending().await,
-        Some(Ok(Ok(()))) => Err(LaneError::Defect(
-            "a component ended without a reason".to_owned(),
-        )),
+        Some(Ok(Ok(()))) => Err(LaneError::Defect("a component ended without a reason".to_owned())),
         Some(Ok(Err(error))) => Err(error),
         Some(Err(error)) => Err(LaneError::Defect(error.to_string())),
     }

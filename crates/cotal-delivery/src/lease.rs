@@ -92,33 +92,16 @@ impl Lease {
         holder: Principal,
         incarnation: String,
     ) -> Result<Self, LeaseError> {
-        let row = LeaseRow {
-            holder,
-            incarnation,
-            since: now_ms(),
-            ready: false,
-        };
+        let row = LeaseRow { holder, incarnation, since: now_ms(), ready: false };
         let kv = Kv::new(connection, &space.bucket(Bucket::Delivery));
-        let mut lease = Self {
-            kv,
-            space: space.clone(),
-            row,
-            revision: 0,
-        };
-        let refused = |source| LeaseError::Refused {
-            space: space.clone(),
-            source,
-        };
+        let mut lease = Self { kv, space: space.clone(), row, revision: 0 };
+        let refused = |source| LeaseError::Refused { space: space.clone(), source };
         match lease.kv.create(LEASE_KEY, lease.encoded()).await {
             Ok(revision) => lease.revision = revision,
             Err(error) if error.is_conflict() => match lease.read().await.map_err(refused)? {
                 Standing::Own(revision) => lease.revision = revision,
                 Standing::Other(LeaseRow { holder, ready, .. }) => {
-                    return Err(LeaseError::Held {
-                        space: space.clone(),
-                        holder,
-                        ready,
-                    });
+                    return Err(LeaseError::Held { space: space.clone(), holder, ready });
                 }
                 Standing::Garbled => return Err(LeaseError::Tampered(space.clone())),
                 Standing::Free => return Err(refused(error)),
@@ -157,10 +140,7 @@ impl Lease {
     }
 
     async fn renew(&mut self) -> Result<(), NatsError> {
-        self.revision = self
-            .kv
-            .update(LEASE_KEY, self.encoded(), self.revision)
-            .await?;
+        self.revision = self.kv.update(LEASE_KEY, self.encoded(), self.revision).await?;
         Ok(())
     }
 
@@ -223,10 +203,7 @@ impl Lease {
                     }
                 },
                 Standing::Other(LeaseRow { holder, .. }) => {
-                    return Err(LeaseError::Taken {
-                        space: self.space.clone(),
-                        holder,
-                    });
+                    return Err(LeaseError::Taken { space: self.space.clone(), holder });
                 }
                 Standing::Garbled => {
                     error!(space = %self.space, "the lease row is garbled: somebody tampered with it");

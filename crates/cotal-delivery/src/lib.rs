@@ -9,6 +9,7 @@
 //! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 
+mod admin;
 mod caps;
 mod clock;
 mod counters;
@@ -19,6 +20,7 @@ mod gate;
 mod intake;
 mod lane;
 mod lease;
+mod members;
 mod rail;
 mod reader;
 mod registry;

@@ -54,10 +54,7 @@ pub(crate) struct ReaderProgress {
 impl ReaderProgress {
     /// The state of a reader whose consumer has nothing to give.
     pub(crate) fn idle() -> Self {
-        Self {
-            taken: 0,
-            idle: true,
-        }
+        Self { taken: 0, idle: true }
     }
 
     /// Whether what stood in INBOX at `mark` has been dealt with.
@@ -159,11 +156,7 @@ impl Reader {
         let member = self.space.parse_dinbox(&delivery.subject);
         match (member, envelope::parse_entry(&delivery.payload)) {
             (Some(member), Ok(entry)) => {
-                return Some(Read {
-                    delivery,
-                    member,
-                    entry,
-                });
+                return Some(Read { delivery, member, entry });
             }
             (member, entry) => {
                 let why = entry.err().map(|e| e.to_string());
@@ -234,11 +227,7 @@ impl Reader {
                     released.push(read);
                 }
                 Verdict::Deny(reason) => {
-                    let Read {
-                        delivery,
-                        member,
-                        entry,
-                    } = read;
+                    let Read { delivery, member, entry } = read;
                     self.no_longer_waits(&member, delivery.stream_seq);
                     debug!(
                         space = %self.space, %member.principal, channel = %entry.channel,
@@ -305,12 +294,7 @@ impl Reader {
     }
 
     async fn settle(&mut self, done: HandOff, last_one: bool) {
-        let HandOff {
-            entries,
-            outcome,
-            last,
-            pending,
-        } = done;
+        let HandOff { entries, outcome, last, pending } = done;
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
         self.hand_offs(&entries, &failed);
         let mut failures = failed.into_iter().peekable();
@@ -336,10 +320,8 @@ impl Reader {
 
     fn hand_offs(&self, entries: &[Read], failed: &[(usize, NatsError)]) {
         let stored = |index: &usize| !failed.iter().any(|(at, _)| at == index);
-        let members = entries
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| failed.is_empty() || stored(index));
+        let members =
+            entries.iter().enumerate().filter(|(index, _)| failed.is_empty() || stored(index));
         self.caps.handed_off(members.map(|(_, read)| &read.member));
     }
 
@@ -365,68 +347,35 @@ impl Reader {
 
     /// Retries later, parks, or gives up: by the rules, and never at another owner's cost.
     async fn wait(&mut self, read: Read, reason: DeadReason) {
-        let Read {
-            delivery,
-            member,
-            entry,
-        } = read;
+        let Read { delivery, member, entry } = read;
         let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
         let now = now_ms();
         match self.waiting.on_wait(&member, seq, attempt, now) {
             Wait::Retry { delay_ms } => {
                 self.returned.insert(seq);
                 let delay = Duration::from_millis(delay_ms.unsigned_abs());
-                log_failure(
-                    &self.space,
-                    "return an entry",
-                    delivery.nak(Some(delay)).await,
-                );
+                log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
             }
             Wait::Park { next_at } => {
                 self.returned.remove(&seq);
-                let about = About {
-                    seq,
-                    member: &member,
-                    entry: &entry,
-                    reason,
-                    attempts: attempt,
-                };
+                let about =
+                    About { seq, member: &member, entry: &entry, reason, attempts: attempt };
                 let parked = self.dead.park(about, now, next_at).await;
                 self.book(delivery, parked).await;
             }
-            Wait::GiveUp => {
-                self.give_up(
-                    Read {
-                        delivery,
-                        member,
-                        entry,
-                    },
-                    reason,
-                )
-                .await
-            }
+            Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
         }
     }
 
     async fn give_up(&mut self, read: Read, reason: DeadReason) {
-        let Read {
-            delivery,
-            member,
-            entry,
-        } = read;
+        let Read { delivery, member, entry } = read;
         let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
         error!(
             space = %self.space, %member.principal, channel = %entry.channel, seq = entry.seq,
             ?reason, attempts, "an entry is given up; `cotal dead` lists it"
         );
         self.no_longer_waits(&member, seq);
-        let about = About {
-            seq,
-            member: &member,
-            entry: &entry,
-            reason,
-            attempts,
-        };
+        let about = About { seq, member: &member, entry: &entry, reason, attempts };
         let given = self.dead.give_up(about, now_ms()).await;
         if given.is_ok() {
             add(&self.counters.given_up, 1);
@@ -469,10 +418,5 @@ fn resume_at(space: &Space, returned: &BTreeSet<u64>, settled: u64) -> ConsumerC
 }
 
 async fn finish(entries: Vec<Read>, ticket: Ticket, last: u64, pending: u64) -> HandOff {
-    HandOff {
-        entries,
-        outcome: ticket.await,
-        last,
-        pending,
-    }
+    HandOff { entries, outcome: ticket.await, last, pending }
 }

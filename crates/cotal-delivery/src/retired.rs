@@ -32,7 +32,9 @@ impl Remover {
         seq: u64,
     ) -> Result<(), NatsError> {
         match self.connection.delete_message(&self.space.inbox_stream(), seq).await? {
-            Deleted::Deleted => debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed"),
+            Deleted::Deleted => {
+                debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed")
+            }
             Deleted::AlreadyGone => {}
         }
         if entry.reason == Reason::DurableChannel {

@@ -154,11 +154,7 @@ impl View {
     async fn step(&self, feed: Feed, watch: &mut Watch) -> Result<(), ViewError> {
         let progress = &self.feeds[feed.index()].progress;
         match watch.next().await? {
-            WatchEvent::Put {
-                key,
-                value,
-                revision,
-            } => {
+            WatchEvent::Put { key, value, revision } => {
                 if let Applied::Garbled(why) = self.apply(feed, &key, Some(&value), revision) {
                     self.recover(feed, &key, revision, &why).await;
                 }
@@ -172,17 +168,11 @@ impl View {
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
             }
             WatchEvent::InitialDone => progress.send_modify(|p| p.scanned = true),
-            WatchEvent::Reset {
-                bucket_recreated: false,
-            } => {
+            WatchEvent::Reset { bucket_recreated: false } => {
                 debug!(space = %self.space, ?feed, "watch rebuilt");
             }
-            WatchEvent::Reset {
-                bucket_recreated: true,
-            } => {
-                return Err(ViewError::Recreated {
-                    bucket: self.space.bucket(feed.bucket()),
-                });
+            WatchEvent::Reset { bucket_recreated: true } => {
+                return Err(ViewError::Recreated { bucket: self.space.bucket(feed.bucket()) });
             }
         }
         Ok(())
@@ -212,10 +202,7 @@ impl View {
         }
         match self.kv(feed).history(key).await {
             Ok(entries) => {
-                let older = entries
-                    .iter()
-                    .rev()
-                    .filter(|entry| entry.revision < revision);
+                let older = entries.iter().rev().filter(|entry| entry.revision < revision);
                 for entry in older.map_while(|entry| entry.live()) {
                     if !matches!(
                         self.recover_older(feed, key, entry, revision),
@@ -277,9 +264,7 @@ impl View {
                 let Ok(row) = serde_json::to_vec(&row) else {
                     return;
                 };
-                self.kv(Feed::Members)
-                    .update(key, row.into(), garbled)
-                    .await
+                self.kv(Feed::Members).update(key, row.into(), garbled).await
             }
             None => self.kv(Feed::Members).delete(key, Some(garbled)).await,
         };
@@ -326,14 +311,8 @@ impl View {
             }
         };
         timeout(FRESH_WITHIN, caught_up).await.unwrap_or_else(|_| {
-            let what = format!(
-                "the watch of {} to catch up",
-                self.space.bucket(feed.bucket())
-            );
-            Err(NatsError::Timeout {
-                what,
-                after: FRESH_WITHIN,
-            })
+            let what = format!("the watch of {} to catch up", self.space.bucket(feed.bucket()));
+            Err(NatsError::Timeout { what, after: FRESH_WITHIN })
         })
     }
 

@@ -29,9 +29,7 @@ impl Request {
     pub fn parse(payload: &[u8]) -> Result<Self, String> {
         if payload.len() > MAX_REQUEST {
             let size = payload.len();
-            return Err(format!(
-                "the request has {size} bytes, at most {MAX_REQUEST} are read"
-            ));
+            return Err(format!("the request has {size} bytes, at most {MAX_REQUEST} are read"));
         }
         object(payload).map_err(|e| format!("not a control request: {e}"))
     }
@@ -87,23 +85,13 @@ impl Reply {
     /// A success with its result.
     #[must_use]
     pub fn done(data: Value) -> Self {
-        Self {
-            ok: true,
-            data: Some(data),
-            error: None,
-            code: None,
-        }
+        Self { ok: true, data: Some(data), error: None, code: None }
     }
 
     /// A refusal.
     #[must_use]
     pub fn refused(code: Code, error: impl Into<String>) -> Self {
-        Self {
-            ok: false,
-            data: None,
-            error: Some(error.into()),
-            code: Some(code),
-        }
+        Self { ok: false, data: None, error: Some(error.into()), code: Some(code) }
     }
 
     /// Adds details to a refusal.
@@ -219,6 +207,23 @@ pub struct Memberships {
     pub memberships: Vec<MembershipItem>,
 }
 
+/// Arguments of `lifecycleMemberships`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryArgs {
+    /// Whose.
+    pub principal: Principal,
+    /// Which incarnation.
+    pub lifecycle_uid: LifecycleUid,
+}
+
+/// Result of `lifecycleMemberships`: every member row of the lifecycle, open or closed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The channels of the rows.
+    pub channels: Vec<Channel>,
+}
+
 /// The reply to a liveness probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -282,14 +287,8 @@ mod tests {
     #[test]
     fn codes_have_their_wire_names() {
         let text = serde_json::to_string(&Reply::refused(Code::StaleGeneration, "no")).unwrap();
-        assert_eq!(
-            text,
-            r#"{"ok":false,"error":"no","code":"stale-generation"}"#
-        );
-        assert_eq!(
-            serde_json::to_string(&Code::UnknownOp).unwrap(),
-            "\"unknown-op\""
-        );
+        assert_eq!(text, r#"{"ok":false,"error":"no","code":"stale-generation"}"#);
+        assert_eq!(serde_json::to_string(&Code::UnknownOp).unwrap(), "\"unknown-op\"");
     }
 
     #[test]
@@ -297,11 +296,7 @@ mod tests {
         let ok =
             br#"{"op":"durableJoin","args":{"channel":"a"},"from":{"id":"local.a","name":"A"}}"#;
         assert_eq!(Request::parse(ok).unwrap().op, "durableJoin");
-        assert!(
-            Request::parse(&vec![b' '; MAX_REQUEST + 1])
-                .unwrap_err()
-                .contains("at most")
-        );
+        assert!(Request::parse(&vec![b' '; MAX_REQUEST + 1]).unwrap_err().contains("at most"));
         assert!(Request::parse(b"{}").is_err());
         assert!(Request::parse("[".repeat(100_000).as_bytes()).is_err());
     }

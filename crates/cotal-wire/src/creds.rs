@@ -43,9 +43,7 @@ pub struct Creds {
 
 impl fmt::Debug for Creds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Creds")
-            .field("subject", &self.claims.subject)
-            .finish_non_exhaustive()
+        f.debug_struct("Creds").field("subject", &self.claims.subject).finish_non_exhaustive()
     }
 }
 
@@ -106,10 +104,7 @@ impl Claims {
     /// When the text is not a user JWT.
     pub fn parse(jwt: &str) -> Result<Self, CredsError> {
         let bad = |what: &str| CredsError::Jwt(what.to_owned());
-        let body = jwt
-            .split('.')
-            .nth(1)
-            .ok_or_else(|| bad("it has not three parts"))?;
+        let body = jwt.split('.').nth(1).ok_or_else(|| bad("it has not three parts"))?;
         let json = BASE64URL_NOPAD
             .decode(body.as_bytes())
             .map_err(|_| bad("its claims are not base64url"))?;
@@ -131,9 +126,7 @@ impl Claims {
     /// The value of the tag `key:`.
     #[must_use]
     pub fn tag(&self, key: &str) -> Option<&str> {
-        self.tags
-            .iter()
-            .find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
+        self.tags.iter().find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
     }
 
     /// Who the credential speaks for.
@@ -183,11 +176,7 @@ impl Creds {
         let jwt = block(text, "NATS USER JWT").ok_or(CredsError::Block("NATS USER JWT"))?;
         let seed = block(text, "USER NKEY SEED").ok_or(CredsError::Block("USER NKEY SEED"))?;
         let claims = Claims::parse(jwt)?;
-        Ok(Self {
-            jwt: jwt.to_owned(),
-            seed: seed.to_owned(),
-            claims,
-        })
+        Ok(Self { jwt: jwt.to_owned(), seed: seed.to_owned(), claims })
     }
 
     /// SHA-256 of the JWT in hex: how `reloadCreds` names a credential.
@@ -237,10 +226,7 @@ mod tests {
         let creds = Creds::parse(&text).unwrap();
         assert_eq!(creds.seed, "SUSEED");
         assert_eq!(creds.claims.principal().unwrap().as_str(), "local.Bob");
-        assert_eq!(
-            creds.claims.lifecycle().unwrap().uid.as_str(),
-            "b".repeat(26)
-        );
+        assert_eq!(creds.claims.lifecycle().unwrap().uid.as_str(), "b".repeat(26));
         assert_eq!(creds.claims.expires_at, Some(9));
         assert!(!format!("{creds:?}").contains("SUSEED"));
     }
@@ -249,10 +235,7 @@ mod tests {
     fn a_cut_file_names_the_missing_block() {
         let text = Creds::render(&jwt(), "SUSEED");
         for cut in [0, 10, 60, text.len() / 2, text.len() - 130] {
-            assert!(
-                matches!(Creds::parse(&text[..cut]), Err(CredsError::Block(_))),
-                "{cut}"
-            );
+            assert!(matches!(Creds::parse(&text[..cut]), Err(CredsError::Block(_))), "{cut}");
         }
         assert!(Creds::parse("garbage").is_err());
     }

@@ -159,25 +159,15 @@ pub fn parse_post(
     let raw: RawPost<'_> = object(payload)?;
     if raw.from.id != sender.as_str() {
         let claimed = raw.from.id.chars().take(64).collect();
-        return Err(EnvelopeError::Sender {
-            claimed,
-            proven: sender.clone(),
-        });
+        return Err(EnvelopeError::Sender { claimed, proven: sender.clone() });
     }
     let elsewhere = raw.to.is_some() || raw.to_service.is_some();
     if elsewhere || raw.channel.as_deref() != Some(channel.as_str()) {
         return Err(EnvelopeError::Channel(channel.clone()));
     }
     let mentions = raw.mentions.unwrap_or_default();
-    let mentions = mentions
-        .iter()
-        .take(MAX_MENTIONS)
-        .map(|m| m.to_lowercase())
-        .collect();
-    Ok(PostHead {
-        id: raw.id.into_owned(),
-        mentions,
-    })
+    let mentions = mentions.iter().take(MAX_MENTIONS).map(|m| m.to_lowercase()).collect();
+    Ok(PostHead { id: raw.id.into_owned(), mentions })
 }
 
 /// Why a copy stands in a member's mixed inbox.
@@ -277,10 +267,7 @@ pub fn parse_head(payload: &[u8]) -> Result<MessageHead, EnvelopeError> {
         from: RawFrom<'a>,
     }
     let head: Head<'_> = object(payload)?;
-    Ok(MessageHead {
-        id: head.id.into_owned(),
-        from: head.from.id.into_owned(),
-    })
+    Ok(MessageHead { id: head.id.into_owned(), from: head.from.id.into_owned() })
 }
 
 /// The part of a copy's `Nats-Msg-Id` that all copies of one post share, or `None` for an id-less
@@ -291,9 +278,7 @@ pub fn dedup_stem(id: &str, sender: &Principal) -> Option<String> {
         return None;
     }
     let verbatim = id.len() <= MAX_VERBATIM_ID
-        && id
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     let id = if verbatim {
         Cow::Borrowed(id)
     } else {
@@ -329,13 +314,7 @@ mod tests {
         let good = post(
             r#"{"id":"x","from":{"id":"local.alice"},"channel":"team.backend","mentions":["Bob"],"z":1}"#,
         );
-        assert_eq!(
-            good.unwrap(),
-            PostHead {
-                id: "x".into(),
-                mentions: vec!["bob".into()]
-            }
-        );
+        assert_eq!(good.unwrap(), PostHead { id: "x".into(), mentions: vec!["bob".into()] });
         let table = [
             "",
             "{",
@@ -363,10 +342,7 @@ mod tests {
         let entry = write_entry(msg.as_bytes(), &channel(), 7, Reason::DurableChannel, 3);
         let back = parse_entry(&entry).unwrap();
         assert_eq!(&back.msg[..], msg.as_bytes());
-        assert_eq!(
-            (back.seq, back.generation, back.reason),
-            (7, 3, Reason::DurableChannel)
-        );
+        assert_eq!((back.seq, back.generation, back.reason), (7, 3, Reason::DurableChannel));
         assert_eq!(back.channel, channel());
         assert!(parse_entry(&Bytes::from_static(b"{\"stream\":\"CHAT\",\"seq\":1}")).is_err());
     }
@@ -374,10 +350,7 @@ mod tests {
     #[test]
     fn dedup_keys_fold_unsafe_ids_and_never_key_an_empty_one() {
         assert_eq!(dedup_stem("", &alice()), None);
-        assert_eq!(
-            dedup_stem("a-b.c_1", &alice()).unwrap(),
-            "a-b.c_1:local.alice"
-        );
+        assert_eq!(dedup_stem("a-b.c_1", &alice()).unwrap(), "a-b.c_1:local.alice");
         for odd in ["a b", "a:b", &"x".repeat(129)] {
             let stem = dedup_stem(odd, &alice()).unwrap();
             assert_eq!(stem.len(), 64 + ":local.alice".len(), "{odd}");

@@ -37,9 +37,7 @@ fn is_token(text: &str) -> bool {
 pub(crate) fn is_route_token(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= MAX_TOKEN
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 /// An `<owner>.<actor>` pair in dot-form; cheap to clone.
@@ -69,10 +67,7 @@ impl Principal {
             return Err(bad());
         }
         let dot = u16::try_from(owner.len()).map_err(|_| bad())?;
-        Ok(Self {
-            dotted: dotted.into(),
-            dot,
-        })
+        Ok(Self { dotted: dotted.into(), dot })
     }
 
     /// The owner token.
@@ -140,9 +135,7 @@ impl LifecycleUid {
     /// When the text is not 26 to 32 of `[a-z0-9]`.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         let ok = (26..=32).contains(&text.len())
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         if !ok {
             return Err(IdError::Uid);
         }
@@ -219,12 +212,7 @@ impl Lifecycle {
     /// `<owner>-<actor>-<uid>`: the tail of consumer names.
     #[must_use]
     pub fn dashed(&self) -> String {
-        format!(
-            "{}-{}-{}",
-            self.principal.owner(),
-            self.principal.actor(),
-            self.uid
-        )
+        format!("{}-{}-{}", self.principal.owner(), self.principal.actor(), self.uid)
     }
 }
 
@@ -327,13 +315,10 @@ mod tests {
     #[test]
     fn principals_are_two_tokens_and_never_rewritten() {
         let p = Principal::parse("local.Bob_1").unwrap();
-        assert_eq!(
-            (p.owner(), p.actor(), p.dashed().as_str()),
-            ("local", "Bob_1", "local-Bob_1")
-        );
-        for bad in [
-            "", ".", "a", "a.", ".b", "a.b.c", "a-b.c", "a.b-c", "a.b*", "a.>", "a b.c", "é.b",
-        ] {
+        assert_eq!((p.owner(), p.actor(), p.dashed().as_str()), ("local", "Bob_1", "local-Bob_1"));
+        for bad in
+            ["", ".", "a", "a.", ".b", "a.b.c", "a-b.c", "a.b-c", "a.b*", "a.>", "a b.c", "é.b"]
+        {
             assert!(Principal::parse(bad).is_err(), "{bad}");
         }
     }
@@ -355,10 +340,7 @@ mod tests {
         assert!(LifecycleUid::parse(&"A".repeat(26)).is_err());
         let uid = LifecycleUid::parse(&"a1".repeat(16)).unwrap();
         assert_eq!(uid.as_str().len(), 32);
-        assert_eq!(
-            LifecycleUid::from_random([255; 26]).as_str(),
-            "7".repeat(26)
-        );
+        assert_eq!(LifecycleUid::from_random([255; 26]).as_str(), "7".repeat(26));
         assert!(!format!("{uid:?}").contains(uid.as_str()));
     }
 

@@ -67,11 +67,7 @@ impl Space {
     /// When the name is empty or too long.
     pub fn from_name(name: &str) -> Result<Self, SpaceError> {
         let keep = |c: char| {
-            if c.is_ascii_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
+            if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }
         };
         Self::parse(&name.chars().map(keep).collect::<String>())
     }
@@ -143,10 +139,7 @@ impl Space {
     pub fn parse_chat(&self, subject: &str) -> Option<(Principal, Channel)> {
         let (owner, rest) = self.tail(subject, "chat")?.split_once('.')?;
         let (actor, channel) = rest.split_once('.')?;
-        Some((
-            Principal::new(owner, actor).ok()?,
-            Channel::parse(channel).ok()?,
-        ))
+        Some((Principal::new(owner, actor).ok()?, Channel::parse(channel).ok()?))
     }
 
     /// A direct message.
@@ -230,12 +223,7 @@ impl Space {
     /// Reads a control request's subject: the authenticated caller.
     #[must_use]
     pub fn parse_ctl(&self, service: &str, subject: &str) -> Option<Principal> {
-        Principal::parse(
-            self.tail(subject, "ctl")?
-                .strip_prefix(service)?
-                .strip_prefix('.')?,
-        )
-        .ok()
+        Principal::parse(self.tail(subject, "ctl")?.strip_prefix(service)?.strip_prefix('.')?).ok()
     }
 
     /// A liveness probe of `from` to `plane`; replies go below it.
@@ -253,12 +241,7 @@ impl Space {
     /// Reads a liveness probe's subject: the authenticated caller.
     #[must_use]
     pub fn parse_live(&self, plane: &str, subject: &str) -> Option<Principal> {
-        Principal::parse(
-            self.tail(subject, "live")?
-                .strip_prefix(plane)?
-                .strip_prefix('.')?,
-        )
-        .ok()
+        Principal::parse(self.tail(subject, "live")?.strip_prefix(plane)?.strip_prefix('.')?).ok()
     }
 
     /// A member's mixed inbox.
@@ -320,12 +303,9 @@ pub fn reply_to(request_subject: &str, nonce: &str) -> String {
 /// nonce is 16 to 64 of `[A-Za-z0-9]`.
 #[must_use]
 pub fn is_own_reply(request_subject: &str, reply: &str) -> bool {
-    reply
-        .strip_prefix(request_subject)
-        .and_then(|rest| rest.strip_prefix(".reply."))
-        .is_some_and(|n| {
-            (16..=64).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_alphanumeric())
-        })
+    reply.strip_prefix(request_subject).and_then(|rest| rest.strip_prefix(".reply.")).is_some_and(
+        |n| (16..=64).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_alphanumeric()),
+    )
 }
 
 /// Streams (`wire.md` §3).
@@ -485,10 +465,7 @@ pub fn member_key(channel: &Channel, member: &Lifecycle) -> String {
 #[must_use]
 pub fn parse_member_key(key: &str) -> Option<(Channel, Lifecycle)> {
     let (channel, member) = key.split_once('/')?;
-    Some((
-        Channel::parse(channel).ok()?,
-        Lifecycle::parse(member).ok()?,
-    ))
+    Some((Channel::parse(channel).ok()?, Lifecycle::parse(member).ok()?))
 }
 
 /// `req.<seq>`: a request record's key.
@@ -537,90 +514,4 @@ pub mod sys {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn life() -> Lifecycle {
-        Lifecycle::parse(&format!("local.bob.{}", "b".repeat(26))).unwrap()
-    }
-
-    #[test]
-    fn subjects_read_back_and_foreign_ones_do_not() {
-        let space = Space::parse("s-1").unwrap();
-        let alice = Principal::parse("local.alice").unwrap();
-        let channel = Channel::parse("team.backend").unwrap();
-        assert_eq!(
-            space.chat(&alice, &channel),
-            "cotal.s-1.chat.local.alice.team.backend"
-        );
-        let (from, ch) = space
-            .parse_chat("cotal.s-1.chat.local.alice.team.backend")
-            .unwrap();
-        assert_eq!((from, ch), (alice.clone(), channel));
-        for bad in [
-            "cotal.s-1.chat.local.alice",
-            "cotal.s-2.chat.local.alice.a",
-            "cotal.s-1.chatx.local.alice.a",
-            "cotal.s-1.chat.local.ali-ce.a",
-            "cotal.s-1.chat.local.alice.a b",
-            "cotal.s-11.chat.local.alice.a",
-        ] {
-            assert!(space.parse_chat(bad).is_none(), "{bad}");
-        }
-        let dm = space.inst(&life().principal, &alice);
-        assert_eq!(space.parse_inst(&dm), Some((life().principal, alice)));
-        assert_eq!(space.parse_dinbox(&space.dinbox(&life())), Some(life()));
-        assert_eq!(space.parse_dlv(&space.dlv(&life())), Some(life()));
-        assert!(space.parse_dlv(&space.dinbox(&life())).is_none());
-    }
-
-    #[test]
-    fn control_subjects_name_exactly_their_service() {
-        let space = Space::parse("s").unwrap();
-        let bob = life().principal;
-        let request = space.ctl(DELIVERY, &bob);
-        assert_eq!(space.parse_ctl(DELIVERY, &request), Some(bob));
-        assert!(
-            space
-                .parse_ctl(DELIVERY, &space.ctl(DELIVERY_ADMIN, &life().principal))
-                .is_none()
-        );
-        assert!(
-            space
-                .parse_ctl(DELIVERY, &format!("{request}.reply.x"))
-                .is_none()
-        );
-    }
-
-    #[test]
-    fn replies_lie_below_the_request() {
-        let request = "cotal.s.ctl.delivery.local.bob";
-        let own = |reply: &str| is_own_reply(request, reply);
-        assert!(own(&reply_to(request, &"a".repeat(16))));
-        assert!(!own(&reply_to(request, &"a".repeat(15))));
-        assert!(!own(&reply_to(request, &"a".repeat(65))));
-        assert!(!own(&reply_to(request, "aaaaaaaaaaaaaaaa.b")));
-        assert!(!own(&reply_to(request, "aaaaaaaaaaaaaaa*")));
-        assert!(!own(
-            "cotal.s.ctl.delivery.local.eve.reply.aaaaaaaaaaaaaaaa"
-        ));
-        assert!(!own("_INBOX.x"));
-        assert!(!own(request));
-    }
-
-    #[test]
-    fn member_keys_read_back() {
-        let channel = Channel::parse("team.backend").unwrap();
-        let key = member_key(&channel, &life());
-        assert_eq!(parse_member_key(&key), Some((channel, life())));
-        assert!(parse_member_key("team.backend").is_none());
-        assert!(parse_member_key("a/b/local.bob.x").is_none());
-    }
-
-    #[test]
-    fn spaces_map_foreign_characters() {
-        assert_eq!(Space::from_name("my team.x").unwrap().as_str(), "my_team_x");
-        assert!(Space::parse("my team").is_err());
-        assert!(Space::from_name("").is_err());
-    }
-}
+mod tests;

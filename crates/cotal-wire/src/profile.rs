@@ -137,11 +137,7 @@ impl SystemProfile {
             Self::ConnectionEvictor => publish.push(sys::kick("*")),
             Self::ClaimsPusher => publish.push(SYS_CLAIMS_UPDATE.to_owned()),
         }
-        Permissions {
-            pub_allow: publish,
-            sub_allow: sub,
-            ..Permissions::default()
-        }
+        Permissions { pub_allow: publish, sub_allow: sub, ..Permissions::default() }
     }
 }
 
@@ -222,14 +218,11 @@ impl<'a> Grant<'a> {
     fn agent(&mut self, agent: &AgentGrant) {
         let space = self.space;
         let own = &agent.lifecycle.principal;
-        self.subscribe
-            .extend(agent.read.iter().map(|p| space.chat_channel(p)));
+        self.subscribe.extend(agent.read.iter().map(|p| space.chat_channel(p)));
         self.calls(space.ctl(DELIVERY, own));
         self.calls(space.live(DELIVERY, own));
-        self.publish
-            .extend(agent.post.iter().map(|p| space.chat_posts(own, p)));
-        self.publish
-            .extend([space.inst_from(own), space.svc_from(own)]);
+        self.publish.extend(agent.post.iter().map(|p| space.chat_posts(own, p)));
+        self.publish.extend([space.inst_from(own), space.svc_from(own)]);
         self.kv_write(Bucket::Presence, own.as_str());
         self.stream_info(&space.chat_stream());
         self.kv(Bucket::Presence);
@@ -262,18 +255,12 @@ impl<'a> Grant<'a> {
 
     fn agent_denials(&mut self) {
         let space = self.space;
-        let streams = [
-            space.dm_stream(),
-            space.task_stream(),
-            space.dlv_stream(),
-            space.inbox_stream(),
-        ];
+        let streams =
+            [space.dm_stream(), space.task_stream(), space.dlv_stream(), space.inbox_stream()];
         for stream in streams {
             self.deny.push(format!("$JS.API.CONSUMER.CREATE.{stream}"));
-            self.deny
-                .push(format!("$JS.API.CONSUMER.CREATE.{stream}.>"));
-            self.deny
-                .push(format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.>"));
+            self.deny.push(format!("$JS.API.CONSUMER.CREATE.{stream}.>"));
+            self.deny.push(format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.>"));
         }
         self.deny.push("$JS.API.DIRECT.GET.>".to_owned());
     }
@@ -309,11 +296,7 @@ impl<'a> Grant<'a> {
 
     fn delivery_streams(&mut self) {
         let space = self.space;
-        let (chat, inbox, dlv) = (
-            space.chat_stream(),
-            space.inbox_stream(),
-            space.dlv_stream(),
-        );
+        let (chat, inbox, dlv) = (space.chat_stream(), space.inbox_stream(), space.dlv_stream());
         let (task, ept_req) = (space.task_stream(), space.ept_req_stream());
         self.own(&chat, FANOUT);
         self.own(&inbox, READER);
@@ -339,12 +322,7 @@ impl<'a> Grant<'a> {
     fn supervisor(&mut self, own: &Principal) {
         let space = self.space;
         self.calls(space.ctl(DELIVERY_ADMIN, own));
-        for bucket in [
-            Bucket::Acl,
-            Bucket::Members,
-            Bucket::Presence,
-            Bucket::Manager,
-        ] {
+        for bucket in [Bucket::Acl, Bucket::Members, Bucket::Presence, Bucket::Manager] {
             self.kv(bucket);
         }
         for bucket in [Bucket::Acl, Bucket::Manager, Bucket::Members] {
@@ -378,10 +356,7 @@ impl<'a> Grant<'a> {
 
     fn provisioner(&mut self) {
         let space = self.space;
-        let streams = space
-            .stream_configs(0, false)
-            .into_iter()
-            .map(|config| config.name);
+        let streams = space.stream_configs(0, false).into_iter().map(|config| config.name);
         let buckets = Bucket::ALL.iter().map(|&bucket| space.kv_stream(bucket));
         for stream in streams.chain(buckets) {
             for call in ["CREATE", "UPDATE", "INFO"] {

@@ -82,10 +82,7 @@ pub fn delivery_class(
     defaults: Option<&ChannelConfig>,
 ) -> DeliveryClass {
     let class = |config: &ChannelConfig| config.delivery_class;
-    channel
-        .and_then(class)
-        .or_else(|| defaults.and_then(class))
-        .unwrap_or_default()
+    channel.and_then(class).or_else(|| defaults.and_then(class)).unwrap_or_default()
 }
 
 /// How far a membership has come.
@@ -135,11 +132,7 @@ impl MemberRow {
         let own = row.channel == *channel
             && row.owner == member.principal
             && row.lifecycle_uid == member.uid;
-        if own {
-            Ok(row)
-        } else {
-            Err(RowError::ForeignKey)
-        }
+        if own { Ok(row) } else { Err(RowError::ForeignKey) }
     }
 
     /// Whose row it is.
@@ -210,7 +203,7 @@ impl AclRow {
 }
 
 /// The single-flight lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRow {
     /// The holder's principal.
@@ -291,11 +284,7 @@ impl RequestRow {
     /// When the value is not exactly a record, or one of another sequence.
     pub fn parse(value: &[u8], seq: u64) -> Result<Self, RowError> {
         let row: Self = strict(value)?;
-        if row.seq == seq {
-            Ok(row)
-        } else {
-            Err(RowError::ForeignKey)
-        }
+        if row.seq == seq { Ok(row) } else { Err(RowError::ForeignKey) }
     }
 }
 
@@ -356,11 +345,7 @@ impl DeadRow {
     /// When the value is not exactly a row, or one of another entry.
     pub fn parse(value: &[u8], seq: u64) -> Result<Self, RowError> {
         let row: Self = strict(value)?;
-        if row.seq == seq {
-            Ok(row)
-        } else {
-            Err(RowError::ForeignKey)
-        }
+        if row.seq == seq { Ok(row) } else { Err(RowError::ForeignKey) }
     }
 
     /// Whose entry it is.
@@ -404,11 +389,7 @@ impl PresenceRow {
     /// When the value is not a presence row, or claims to be somebody else's.
     pub fn parse(value: &[u8], principal: &Principal) -> Result<Self, RowError> {
         let row: Self = strict(value)?;
-        if row.card.id == *principal {
-            Ok(row)
-        } else {
-            Err(RowError::ForeignKey)
-        }
+        if row.card.id == *principal { Ok(row) } else { Err(RowError::ForeignKey) }
     }
 }
 
@@ -447,18 +428,11 @@ mod tests {
     #[test]
     fn fan_7_class_is_channel_then_defaults_then_durable() {
         use DeliveryClass::{Durable, Live};
-        let config = |class| ChannelConfig {
-            delivery_class: class,
-            ..Default::default()
-        };
+        let config = |class| ChannelConfig { delivery_class: class, ..Default::default() };
         for (channel, defaults, want) in [
             (None, None, Durable),
             (None, Some(config(Some(Live))), Live),
-            (
-                Some(config(Some(Durable))),
-                Some(config(Some(Live))),
-                Durable,
-            ),
+            (Some(config(Some(Durable))), Some(config(Some(Live))), Durable),
             (Some(config(None)), Some(config(Some(Live))), Live),
             (Some(config(Some(Live))), None, Live),
             (Some(config(None)), Some(config(None)), Durable),

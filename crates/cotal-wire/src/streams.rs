@@ -155,10 +155,7 @@ impl Space {
             base(self.ept_req_stream(), vec![self.ept_all("schedule")]),
             StreamConfig {
                 allow_msg_schedules: true,
-                ..base(
-                    self.ept_stream(),
-                    vec![self.ept_all("armed"), self.ept_all("fire")],
-                )
+                ..base(self.ept_stream(), vec![self.ept_all("armed"), self.ept_all("fire")])
             },
         ]
     }
@@ -177,19 +174,11 @@ impl Space {
             _ => 0,
         };
         let marker = (bucket == Bucket::Delivery).then_some(SECOND);
-        let window = if max_age == 0 {
-            120 * SECOND
-        } else {
-            max_age.min(120 * SECOND)
-        };
+        let window = if max_age == 0 { 120 * SECOND } else { max_age.min(120 * SECOND) };
         StreamConfig {
             max_msgs_per_subject: history,
             max_age,
-            max_bytes: if bucket == Bucket::Membership {
-                64 * 1024 * 1024
-            } else {
-                -1
-            },
+            max_bytes: if bucket == Bucket::Membership { 64 * 1024 * 1024 } else { -1 },
             discard: "new".into(),
             duplicate_window: window,
             allow_rollup_hdrs: bucket != Bucket::Presence,
@@ -221,12 +210,7 @@ impl Space {
     #[must_use]
     pub fn fanout_config(&self, start: Option<u64>) -> ConsumerConfig {
         ConsumerConfig {
-            deliver_policy: if start.is_some() {
-                "by_start_sequence"
-            } else {
-                "new"
-            }
-            .into(),
+            deliver_policy: if start.is_some() { "by_start_sequence" } else { "new" }.into(),
             opt_start_seq: start,
             ..explicit(FANOUT.into(), self.chat_all())
         }
@@ -280,12 +264,7 @@ impl Space {
         ConsumerConfig {
             name: self.chathist_consumer(member),
             filter_subject: Some(self.chat_channel(&channel.into())),
-            deliver_policy: if start.is_some() {
-                "by_start_sequence"
-            } else {
-                "all"
-            }
-            .into(),
+            deliver_policy: if start.is_some() { "by_start_sequence" } else { "all" }.into(),
             opt_start_seq: start,
             ack_policy: "none".into(),
             inactive_threshold: Some(30 * SECOND),
