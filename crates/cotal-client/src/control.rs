@@ -97,13 +97,10 @@ impl Liveness {
     /// Judges a probe; a denial is the caller's to know.
     pub(crate) fn judge(probe: Result<PlaneReply, ControlError>) -> Result<Self, ControlError> {
         match probe {
-            Ok(PlaneReply {
-                state: Plane::Bound,
-            }) => Ok(Self::Bound),
-            Ok(PlaneReply {
-                state: Plane::Unbound,
-            })
-            | Err(ControlError::NoResponders { .. }) => Ok(Self::Unbound),
+            Ok(PlaneReply { state: Plane::Bound }) => Ok(Self::Bound),
+            Ok(PlaneReply { state: Plane::Unbound }) | Err(ControlError::NoResponders { .. }) => {
+                Ok(Self::Unbound)
+            }
             Err(ControlError::Denied { operation, subject }) => {
                 Err(ControlError::Denied { operation, subject })
             }
@@ -181,9 +178,7 @@ impl Rail {
         }
         Err(ControlError::Refused {
             code: reply.code,
-            message: reply
-                .error
-                .unwrap_or_else(|| "it gave no reason".to_owned()),
+            message: reply.error.unwrap_or_else(|| "it gave no reason".to_owned()),
             data: reply.data,
         })
     }
@@ -225,14 +220,9 @@ impl Rail {
         let reply = reply_to(&self.subject, &nonce);
         let (sender, receiver) = oneshot::channel();
         entries(&self.pending).insert(nonce.clone(), sender);
-        let _registered = Registered {
-            pending: &self.pending,
-            nonce,
-        };
+        let _registered = Registered { pending: &self.pending, nonce };
         let mut denials = self.connection.denials();
-        let sent = self
-            .connection
-            .publish_with_reply(self.subject.clone(), reply, None, body);
+        let sent = self.connection.publish_with_reply(self.subject.clone(), reply, None, body);
         sent.await.map_err(ControlError::of)?;
         let denied = async {
             loop {
@@ -259,22 +249,15 @@ impl Rail {
     /// Subscribes the replies once, and again if that subscription ended.
     async fn bind(&self) -> Result<(), ControlError> {
         let mut router = self.router.lock().await;
-        if router
-            .as_ref()
-            .is_some_and(|running| !running.is_cancelled())
-        {
+        if router.as_ref().is_some_and(|running| !running.is_cancelled()) {
             return Ok(());
         }
-        let replies = self
-            .connection
-            .subscribe(replies_of(&self.subject), None)
-            .await;
+        let replies = self.connection.subscribe(replies_of(&self.subject), None).await;
         let replies = replies.map_err(ControlError::of)?;
         let running = self.stop.child_token();
         let prefix = reply_to(&self.subject, "");
         let pending = Arc::clone(&self.pending);
-        self.tasks
-            .spawn(route(replies, prefix, pending, running.clone()));
+        self.tasks.spawn(route(replies, prefix, pending, running.clone()));
         *router = Some(running);
         Ok(())
     }
@@ -318,25 +301,14 @@ mod tests {
         assert_eq!(said(Plane::Unbound), Liveness::Unbound);
         let failed = |error| Liveness::judge(Err(error));
         let subject = "s".to_owned();
-        let nobody = ControlError::NoResponders {
-            subject: subject.clone(),
-        };
+        let nobody = ControlError::NoResponders { subject: subject.clone() };
         assert_eq!(failed(nobody).unwrap(), Liveness::Unbound);
         let after = Duration::from_secs(1);
-        let silent = ControlError::Timeout {
-            subject: subject.clone(),
-            after,
-        };
+        let silent = ControlError::Timeout { subject: subject.clone(), after };
         assert_eq!(failed(silent).unwrap(), Liveness::Unknown);
-        assert_eq!(
-            failed(ControlError::ConnectionLost).unwrap(),
-            Liveness::Unknown
-        );
+        assert_eq!(failed(ControlError::ConnectionLost).unwrap(), Liveness::Unknown);
         assert_eq!(failed(ControlError::Stopped).unwrap(), Liveness::Unknown);
-        let denied = ControlError::Denied {
-            operation: Operation::Publish,
-            subject,
-        };
+        let denied = ControlError::Denied { operation: Operation::Publish, subject };
         assert!(matches!(failed(denied), Err(ControlError::Denied { .. })));
     }
 }

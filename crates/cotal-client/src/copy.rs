@@ -47,9 +47,8 @@ pub(crate) fn post(
     body: Bytes,
     seq: Option<u64>,
 ) -> Result<Copy, Rejected> {
-    let (sender, channel) = space
-        .parse_chat(subject)
-        .ok_or_else(|| Rejected::Subject(subject.to_owned()))?;
+    let (sender, channel) =
+        space.parse_chat(subject).ok_or_else(|| Rejected::Subject(subject.to_owned()))?;
     from_channel(sender, channel, body, seq)
 }
 
@@ -81,11 +80,7 @@ pub(crate) fn direct(
     let sender = real(sender)?;
     if head.from != sender.as_str() {
         let claimed = clip(&head.from);
-        return Err(EnvelopeError::Sender {
-            claimed,
-            proven: sender,
-        }
-        .into());
+        return Err(EnvelopeError::Sender { claimed, proven: sender }.into());
     }
     let places = places(&body)?;
     if places.channel.is_some() || places.to_service.is_some() {
@@ -120,11 +115,7 @@ fn from_channel(
 }
 
 fn real(sender: Principal) -> Result<Principal, Rejected> {
-    if sender.has_real_owner() {
-        Ok(sender)
-    } else {
-        Err(Rejected::Sender(sender.to_string()))
-    }
+    if sender.has_real_owner() { Ok(sender) } else { Err(Rejected::Sender(sender.to_string())) }
 }
 
 /// A sound head is enough for a message to be surfaced: what else is in it may be of a later version.
@@ -133,11 +124,7 @@ fn read(body: &[u8], id: String, sender: &Principal) -> Message {
         id,
         ts: 0,
         space: String::new(),
-        from: envelope::From {
-            id: sender.to_string(),
-            name: String::new(),
-            role: None,
-        },
+        from: envelope::From { id: sender.to_string(), name: String::new(), role: None },
         channel: None,
         to: None,
         to_service: None,
@@ -189,22 +176,10 @@ mod tests {
         let durable = delivered(body(POST), Some(7), 40).unwrap();
         assert_eq!(live.key, durable.key);
         let channel = Channel::parse("c").unwrap();
-        assert_eq!(
-            durable.place,
-            Place::Channel {
-                channel,
-                seq: Some(7)
-            }
-        );
+        assert_eq!(durable.place, Place::Channel { channel, seq: Some(7) });
         let dm = r#"{"id":"x","from":{"id":"local.alice"},"to":"local.bob"}"#;
-        let dm = direct(
-            &space(),
-            &bob(),
-            "cotal.s.inst.local.bob.local.alice",
-            body(dm),
-            3,
-        )
-        .unwrap();
+        let dm =
+            direct(&space(), &bob(), "cotal.s.inst.local.bob.local.alice", body(dm), 3).unwrap();
         assert_ne!(live.key, dm.key);
     }
 
@@ -234,10 +209,7 @@ mod tests {
         let foreign = POST.replace("local.alice", "nowhere.alice");
         assert!(live("cotal.s.chat.nowhere.alice.c", &foreign).is_err());
         for garbage in ["", "[]", "{}", r#"{"stream":"CHAT_s","seq":1}"#] {
-            assert!(
-                live("cotal.s.chat.local.alice.c", garbage).is_err(),
-                "{garbage}"
-            );
+            assert!(live("cotal.s.chat.local.alice.c", garbage).is_err(), "{garbage}");
             assert!(delivered(body(garbage), None, 1).is_err(), "{garbage}");
         }
         let dm = |subject: &str, json: &str| direct(&space(), &bob(), subject, body(json), 1);

@@ -124,24 +124,13 @@ impl Endpoint {
             tasks,
             stop,
         };
-        let endpoint = Self {
-            inner: Arc::new(inner),
-        };
+        let endpoint = Self { inner: Arc::new(inner) };
         endpoint.start();
         Ok(endpoint)
     }
 
     fn start(&self) {
-        let Inner {
-            connection,
-            identity,
-            sink,
-            options,
-            status,
-            tasks,
-            stop,
-            ..
-        } = &*self.inner;
+        let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
         let keeper = Keeper::new(connection, identity, sink.clone(), options.receive);
         tasks.spawn(keeper.run(stop.clone()));
         if options.presence {
@@ -172,7 +161,7 @@ impl Endpoint {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
-            Some(incoming) = messages.recv() => Some(Event::Message(incoming)),
+            Some(incoming) = messages.recv() => Some(Event::Message(Box::new(incoming))),
             else => None,
         }
     }
@@ -181,7 +170,7 @@ impl Endpoint {
     pub async fn next_message(&self) -> Option<Incoming> {
         loop {
             match self.next().await? {
-                Event::Message(incoming) => return Some(incoming),
+                Event::Message(incoming) => return Some(*incoming),
                 Event::Notice(notice) => tracing::warn!(space = %self.space(), "{notice}"),
             }
         }
@@ -249,10 +238,7 @@ impl Endpoint {
         args: &impl Serialize,
     ) -> Result<T, ControlError> {
         let within: Duration = self.inner.options.request_timeout;
-        self.inner
-            .control
-            .call(op, args, self.identity(), within)
-            .await
+        self.inner.control.call(op, args, self.identity(), within).await
     }
 
     pub(crate) fn probe_rail(&self) -> &Rail {
@@ -291,7 +277,5 @@ async fn dial(
 ) -> Result<Connection, ConnectError> {
     let name = format!("cotal agent {}", identity.lifecycle.principal);
     let connect = ConnectOptions::new(&options.server, name, source).tls(options.tls.clone());
-    Connection::connect(connect)
-        .await
-        .map_err(ConnectError::Connect)
+    Connection::connect(connect).await.map_err(ConnectError::Connect)
 }

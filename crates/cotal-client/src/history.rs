@@ -65,10 +65,7 @@ impl HistoryRead {
             read = self.read() => read,
         };
         let name = self.space.chathist_consumer(&self.own);
-        let _ = self
-            .connection
-            .delete_consumer(&self.space.chat_stream(), &name)
-            .await;
+        let _ = self.connection.delete_consumer(&self.space.chat_stream(), &name).await;
         if let Err(error) = read {
             self.sink.notify(Notice::HistoryUnread {
                 channel: self.channel.clone(),
@@ -85,10 +82,7 @@ impl HistoryRead {
         if self.create(&chat, &config).await? == 0 {
             return Ok(());
         }
-        let options = PullOptions {
-            batch: PAGE,
-            ..PullOptions::default()
-        };
+        let options = PullOptions { batch: PAGE, ..PullOptions::default() };
         let mut consumer =
             PullConsumer::open(&self.connection, &chat, &config.name, options).await?;
         loop {
@@ -135,9 +129,7 @@ impl HistoryRead {
             Replay::All => Ok(Some(all())),
             Replay::Unreadable(text) => Err(HistoryError::Window(text.clone())),
             Replay::Last(window) => {
-                let since = SystemTime::now()
-                    .checked_sub(*window)
-                    .map(OffsetDateTime::from);
+                let since = SystemTime::now().checked_sub(*window).map(OffsetDateTime::from);
                 let since = since.and_then(|since| since.format(&Rfc3339).ok());
                 // A window that reaches beyond the calendar is everything.
                 Ok(Some(match since {

@@ -15,7 +15,7 @@ use crate::notice::Notice;
 #[derive(Debug)]
 pub enum Event {
     /// A message.
-    Message(Incoming),
+    Message(Box<Incoming>),
     /// Something about the endpoint itself.
     Notice(Notice),
 }
@@ -187,11 +187,7 @@ pub(crate) struct Receipt {
 
 impl Receipt {
     pub(crate) fn new(ledger: &SharedLedger, claim: Claim) -> Self {
-        Self {
-            ledger: Arc::clone(ledger),
-            claim,
-            settled: false,
-        }
+        Self { ledger: Arc::clone(ledger), claim, settled: false }
     }
 }
 

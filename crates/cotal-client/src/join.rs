@@ -93,10 +93,7 @@ impl fmt::Display for Shortfall {
                 write!(f, "the delivery daemon did not reply within {after:?}")
             }
             Self::Denied { operation, subject } => {
-                write!(
-                    f,
-                    "the broker forbids this credential to {operation} {subject}"
-                )
+                write!(f, "the broker forbids this credential to {operation} {subject}")
             }
             Self::Evicted => f.write_str("part of what was posted meanwhile is gone already"),
             Self::Superseded => f.write_str("a newer join or leave came between"),
@@ -138,28 +135,16 @@ impl fmt::Display for JoinState {
         let channel = &self.channel;
         match (&self.live, &self.backstop) {
             (Live::Active, Backstop::Durable { generation }) => {
-                write!(
-                    f,
-                    "{channel}: joined durable (generation {generation}) and live"
-                )
+                write!(f, "{channel}: joined durable (generation {generation}) and live")
             }
             (Live::Active, Backstop::Unestablished(why)) => {
-                write!(
-                    f,
-                    "{channel}: joined live with the durable backstop unestablished: {why}"
-                )
+                write!(f, "{channel}: joined live with the durable backstop unestablished: {why}")
             }
             (Live::Active, Backstop::NotDurable) => {
-                write!(
-                    f,
-                    "{channel}: joined live; the channel is live, only mentions are kept"
-                )
+                write!(f, "{channel}: joined live; the channel is live, only mentions are kept")
             }
             (Live::Refused(error), Backstop::Durable { generation }) => {
-                write!(
-                    f,
-                    "{channel}: joined durable (generation {generation}), not live: {error}"
-                )
+                write!(f, "{channel}: joined durable (generation {generation}), not live: {error}")
             }
             (Live::Refused(error), Backstop::Unestablished(why)) => {
                 write!(f, "{channel}: not joined: {error}; nor durable: {why}")
@@ -222,18 +207,11 @@ impl Endpoint {
             self.backfill(channel, settings.replay.clone()).await;
         }
         let backstop = match settings {
-            Ok(Settings {
-                class: DeliveryClass::Live,
-                ..
-            }) => Backstop::NotDurable,
+            Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
             // Without the config the daemon decides: it resolves the class itself.
             _ => self.join_durable(channel).await,
         };
-        JoinState {
-            channel: channel.clone(),
-            live,
-            backstop,
-        }
+        JoinState { channel: channel.clone(), live, backstop }
     }
 
     /// The live half of a join alone. A subscription that stands already is left as it is.
@@ -289,19 +267,13 @@ impl Endpoint {
         };
         let joined: Result<Joined, _> = self.control(op::DURABLE_JOIN, &args).await;
         match joined {
-            Ok(Joined {
-                durable: true,
-                generation,
-                ..
-            }) => Backstop::Durable { generation },
-            Ok(Joined {
-                reason: Some(JoinShortfall::Evicted),
-                ..
-            }) => Backstop::Unestablished(Shortfall::Evicted),
-            Ok(Joined {
-                reason: Some(JoinShortfall::Superseded),
-                ..
-            }) => Backstop::Unestablished(Shortfall::Superseded),
+            Ok(Joined { durable: true, generation, .. }) => Backstop::Durable { generation },
+            Ok(Joined { reason: Some(JoinShortfall::Evicted), .. }) => {
+                Backstop::Unestablished(Shortfall::Evicted)
+            }
+            Ok(Joined { reason: Some(JoinShortfall::Superseded), .. }) => {
+                Backstop::Unestablished(Shortfall::Superseded)
+            }
             Ok(Joined { reason: None, .. }) => Backstop::Unestablished(Shortfall::Failed(
                 "the delivery daemon gave no reason".to_owned(),
             )),
@@ -321,11 +293,7 @@ impl Endpoint {
             Ok(left) => left,
             Err(error) => Left::Standing(error.into()),
         };
-        LeaveState {
-            channel: channel.clone(),
-            was_live,
-            durable,
-        }
+        LeaveState { channel: channel.clone(), was_live, durable }
     }
 
     async fn leave_durable(&self, channel: &Channel) -> Result<Left, ControlError> {
@@ -371,31 +339,18 @@ mod tests {
 
     fn state(live: Live, backstop: Backstop) -> String {
         let channel = Channel::parse("team.backend").unwrap();
-        JoinState {
-            channel,
-            live,
-            backstop,
-        }
-        .to_string()
+        JoinState { channel, live, backstop }.to_string()
     }
 
     #[test]
     fn mem_8_a_missing_backstop_is_never_reported_as_joined_durable() {
         let shortfalls = [
             Shortfall::NoDaemon,
-            Shortfall::Silent {
-                after: Duration::from_secs(20),
-            },
-            Shortfall::Denied {
-                operation: Operation::Publish,
-                subject: "s".into(),
-            },
+            Shortfall::Silent { after: Duration::from_secs(20) },
+            Shortfall::Denied { operation: Operation::Publish, subject: "s".into() },
             Shortfall::Evicted,
             Shortfall::Superseded,
-            Shortfall::Refused {
-                code: Some(Code::Retired),
-                message: "ended".into(),
-            },
+            Shortfall::Refused { code: Some(Code::Retired), message: "ended".into() },
             Shortfall::ConnectionLost,
             Shortfall::Stopped,
             Shortfall::Failed("x".into()),
@@ -403,21 +358,12 @@ mod tests {
         for shortfall in shortfalls {
             let why = shortfall.to_string();
             let said = state(Live::Active, Backstop::Unestablished(shortfall));
-            assert!(
-                said.contains("joined live with the durable backstop unestablished"),
-                "{said}"
-            );
-            assert!(
-                said.ends_with(&why) && !said.contains("joined durable"),
-                "{said}"
-            );
+            assert!(said.contains("joined live with the durable backstop unestablished"), "{said}");
+            assert!(said.ends_with(&why) && !said.contains("joined durable"), "{said}");
         }
         let said = state(Live::Active, Backstop::Durable { generation: 2 });
         assert!(said.contains("joined durable (generation 2)"), "{said}");
         let said = state(Live::Active, Backstop::NotDurable);
-        assert!(
-            !said.contains("joined durable") && !said.contains("unestablished"),
-            "{said}"
-        );
+        assert!(!said.contains("joined durable") && !said.contains("unestablished"), "{said}");
     }
 }

@@ -78,9 +78,7 @@ impl Keeper {
     }
 
     async fn on_connection(&mut self, event: ConnEvent) {
-        let refused = |reason: &str| Notice::CredentialRefused {
-            reason: reason.to_owned(),
-        };
+        let refused = |reason: &str| Notice::CredentialRefused { reason: reason.to_owned() };
         match event {
             ConnEvent::Connected => {
                 self.sink.notify(Notice::Reconnected);
@@ -91,8 +89,7 @@ impl Keeper {
             ConnEvent::AuthRevoked => self.sink.notify(refused("it was revoked")),
             ConnEvent::AuthViolation => self.sink.notify(refused("it is not authorized")),
             ConnEvent::CredsUnusable => {
-                self.sink
-                    .notify(refused("it is expired or unreadable and was not presented"));
+                self.sink.notify(refused("it is expired or unreadable and was not presented"));
             }
             ConnEvent::SlowConsumer(_) => self.sink.notify(Notice::Overrun),
             ConnEvent::Denied(_)
@@ -131,10 +128,7 @@ impl Keeper {
 
     /// What stands in the way of delivery; `None` when the lease is ready.
     async fn lease(&self) -> Option<LeaseCondition> {
-        let bucket = Bucket::new(
-            &self.connection,
-            &self.identity.space.bucket(Name::Delivery),
-        );
+        let bucket = Bucket::new(&self.connection, &self.identity.space.bucket(Name::Delivery));
         let entry = match bucket.get(LEASE_KEY).await {
             Ok(entry) => entry,
             Err(error) => return Some(LeaseCondition::Unreadable(error.to_string())),

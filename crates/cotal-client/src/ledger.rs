@@ -114,10 +114,7 @@ impl<T> Ledger<T> {
         let ticket = self.next_ticket;
         let state = State::Open(owed.into_iter().collect());
         self.entries.insert(key.clone(), Entry { ticket, state });
-        Verdict::Surface {
-            claim: Claim { key, ticket },
-            again,
-        }
+        Verdict::Surface { claim: Claim { key, ticket }, again }
     }
 
     /// The caller is done with it: the copies to ack, or `None` when the ledger was shut before.
@@ -241,12 +238,8 @@ mod tests {
     #[test]
     fn posts_directs_and_stored_copies_never_share_a_key() {
         let mut ledger = Tokens::new(8);
-        let keys = [
-            key("1"),
-            Key::Direct("1".to_owned()),
-            Key::StoredPost(1),
-            Key::StoredDirect(1),
-        ];
+        let keys =
+            [key("1"), Key::Direct("1".to_owned()), Key::StoredPost(1), Key::StoredDirect(1)];
         for key in keys {
             surfaced(ledger.offer(key, None));
         }

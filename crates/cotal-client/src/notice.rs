@@ -94,11 +94,7 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoReadyLease {
-                durable,
-                space,
-                condition,
-            } => write!(
+            Self::NoReadyLease { durable, space, condition } => write!(
                 f,
                 "{durable} is bound in space {space}, but {condition}: nothing is delivered through it \
                  until a daemon serves here; if another plane serves {space}, reconnect against that one"

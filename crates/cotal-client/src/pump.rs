@@ -74,10 +74,7 @@ impl Pump {
 
     /// Binds and reads until told to stop; `told` is cleared once the durable was readable again.
     async fn bound(&self, told: &mut bool) -> Result<(), PullError> {
-        let options = PullOptions {
-            batch: self.prefetch,
-            ..PullOptions::default()
-        };
+        let options = PullOptions { batch: self.prefetch, ..PullOptions::default() };
         let stream = self.durable.stream(&self.space);
         let name = self.durable.consumer(&self.space, &self.own);
         let mut consumer = PullConsumer::open(&self.connection, &stream, &name, options).await?;

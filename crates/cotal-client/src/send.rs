@@ -73,7 +73,8 @@ pub struct Draft {
     mentions: Vec<String>,
     reply_to: Option<String>,
     context_id: Option<String>,
-    retried: Option<String>,
+    id: Option<String>,
+    retried: bool,
 }
 
 impl Draft {
@@ -91,10 +92,7 @@ impl Draft {
     /// Begins with these parts.
     #[must_use]
     pub fn parts(parts: Vec<Part>) -> Self {
-        Self {
-            parts,
-            ..Self::default()
-        }
+        Self { parts, ..Self::default() }
     }
 
     /// Adds a part.
@@ -128,11 +126,18 @@ impl Draft {
         self
     }
 
+    /// Is sent under this id, of at least 128 random bits, instead of one that the endpoint draws.
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
     /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then no error.
     #[must_use]
     pub fn retry_of(mut self, id: impl Into<String>) -> Self {
-        self.retried = Some(id.into());
-        self
+        self.retried = true;
+        self.with_id(id)
     }
 }
 
@@ -179,7 +184,7 @@ impl Endpoint {
         max: usize,
         place: impl FnOnce(&mut Message),
     ) -> Result<Posted, SendError> {
-        let retried = draft.retried.is_some();
+        let retried = draft.retried;
         let mut message = self.written(draft)?;
         place(&mut message);
         let id = message.id.clone();
@@ -203,7 +208,7 @@ impl Endpoint {
     }
 
     fn written(&self, draft: Draft) -> Result<Message, SendError> {
-        let id = match draft.retried {
+        let id = match draft.id {
             Some(id) => id,
             None => random_id().map_err(|e| SendError::Unwritable(e.to_string()))?,
         };
@@ -247,9 +252,7 @@ pub(crate) fn random_id() -> Result<String, NatsError> {
 
 /// Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -259,11 +262,7 @@ mod tests {
 
     #[test]
     fn mentions_are_lowercased_names_without_repeats() {
-        let draft = Draft::text("x")
-            .mention("@Bob")
-            .mention("bob ")
-            .mention("")
-            .mention("Eve");
+        let draft = Draft::text("x").mention("@Bob").mention("bob ").mention("").mention("Eve");
         assert_eq!(draft.mentions, ["bob", "eve"]);
     }
 
@@ -277,9 +276,6 @@ mod tests {
     #[test]
     fn the_header_block_is_counted_exactly() {
         let id = "x".repeat(32);
-        assert_eq!(
-            header_size(&id),
-            format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n").len()
-        );
+        assert_eq!(header_size(&id), format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n").len());
     }
 }

@@ -124,30 +124,13 @@ mod tests {
 
     #[test]
     fn windows_read_or_show_nothing() {
-        for (text, ms) in [
-            ("0s", 0),
-            ("1500ms", 1_500),
-            ("90m", 5_400_000),
-            ("7d", 604_800_000),
-        ] {
+        for (text, ms) in [("0s", 0), ("1500ms", 1_500), ("90m", 5_400_000), ("7d", 604_800_000)] {
             assert_eq!(window_of(text), Some(Duration::from_millis(ms)), "{text}");
         }
-        for text in [
-            "",
-            "h",
-            "24",
-            "-1h",
-            "1.5h",
-            "1 h",
-            "99999999999999999999d",
-            "1w",
-        ] {
+        for text in ["", "h", "24", "-1h", "1.5h", "1 h", "99999999999999999999d", "1w"] {
             assert_eq!(window_of(text), None, "{text}");
         }
         let odd = replaying(Some(true), Some("soon"));
-        assert_eq!(
-            resolve(Some(&odd), None).replay,
-            Replay::Unreadable("soon".to_owned())
-        );
+        assert_eq!(resolve(Some(&odd), None).replay, Replay::Unreadable("soon".to_owned()));
     }
 }

@@ -64,10 +64,7 @@ impl Sink {
             return answered(delivery.nak(None).await);
         };
         let seq = delivery.stream_seq;
-        let owed = Some(Owed {
-            seq,
-            token: delivery,
-        });
+        let owed = Some(Owed { seq, token: delivery });
         let verdict = locked(&self.ledger).offer(key, owed);
         match verdict {
             Verdict::Hold => {}
@@ -83,10 +80,7 @@ impl Sink {
 
     /// A garbled or forged copy would come again for ever; it ends here, visibly.
     async fn refuse(&self, delivery: Delivery, durable: &str, why: &Rejected) {
-        self.notify(Notice::Rejected {
-            found_in: durable.to_owned(),
-            reason: why.to_string(),
-        });
+        self.notify(Notice::Rejected { found_in: durable.to_owned(), reason: why.to_string() });
         answered(delivery.term().await);
     }
 
@@ -115,9 +109,7 @@ pub(crate) fn answered(outcome: Result<(), NatsError>) {
 
 /// A ledger that everybody shares.
 pub(crate) fn new_ledger() -> SharedLedger {
-    Arc::new(std::sync::Mutex::new(crate::ledger::Ledger::new(
-        REMEMBERED,
-    )))
+    Arc::new(std::sync::Mutex::new(crate::ledger::Ledger::new(REMEMBERED)))
 }
 
 /// Settled messages that are remembered: minutes of a busy space, and under 5 MiB.

@@ -1,0 +1,162 @@
+//! One delivery out of all copies, and whose ack it is.
+
+use std::collections::BTreeMap;
+
+use cotal_client::{Draft, Source, Waiting};
+use cotal_testkit::{Mesh, eventually};
+
+use crate::support::{
+    SOON, channel, configure, endpoint, message, nothing, post_raw, sender, texts,
+};
+
+#[tokio::test]
+async fn agt_3_live_and_durable_copies_are_one_delivery_and_the_durable_one_is_acked() {
+    let mesh = Mesh::start().await;
+    let daemon = mesh.daemon().await;
+    let (alice, bob) = (
+        mesh.agent("alice", &[], &["team.>"], None).await,
+        mesh.agent("bob", &["team.>"], &[], None).await,
+    );
+    let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
+    bob.join(&channel("team.a")).await;
+    let mut posted = Vec::new();
+    for n in 0..50 {
+        let text = format!("post {n}");
+        alice.post(&channel("team.a"), text.as_str()).await.unwrap();
+        posted.push(text);
+    }
+    assert_eq!(texts(&bob, 50).await, posted);
+    nothing(&bob).await;
+    // Every durable copy was acked although the live one was shown.
+    eventually("no copy is waiting", SOON, async || {
+        (bob.waiting().await.unwrap() == Waiting::default()).then_some(())
+    })
+    .await;
+    let delivered = mesh.eyes().await.delivered(&mesh.lifecycle("bob")).await;
+    assert_eq!(delivered.len(), 50, "the backstop had them all");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn agt_3_posts_around_a_join_are_shown_once_whatever_way_they_come() {
+    let mesh = Mesh::start().await;
+    configure(&mesh, "team.a", r#"{"replay":true}"#).await;
+    let daemon = mesh.daemon().await;
+    let (alice, bob) = (
+        mesh.agent("alice", &[], &["team.>"], None).await,
+        mesh.agent("bob", &["team.>"], &[], None).await,
+    );
+    let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
+    let on = channel("team.a");
+    let writing = tokio::spawn({
+        let on = on.clone();
+        async move {
+            for n in 0..200 {
+                alice.post(&on, Draft::text(n.to_string())).await.unwrap();
+            }
+        }
+    });
+    bob.join(&on).await;
+    let mut seen: BTreeMap<String, (usize, Source)> = BTreeMap::new();
+    while seen.len() < 200 {
+        let incoming = message(&bob).await;
+        let entry = seen.entry(incoming.text()).or_insert((0, incoming.source));
+        entry.0 += 1;
+        incoming.ack().await.unwrap();
+    }
+    writing.await.unwrap();
+    nothing(&bob).await;
+    let twice: Vec<_> = seen.iter().filter(|(_, (times, _))| *times != 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    eventually("no copy is waiting", SOON, async || {
+        (bob.waiting().await.unwrap() == Waiting::default()).then_some(())
+    })
+    .await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn agt_3_what_was_not_acked_comes_again_at_once_after_a_close() {
+    let mesh = Mesh::start().await;
+    let daemon = mesh.daemon().await;
+    let (alice, bob) = (
+        mesh.agent("alice", &[], &["team.>"], None).await,
+        mesh.agent("bob", &["team.>"], &[], None).await,
+    );
+    let on = channel("team.a");
+    sender(&mesh, &bob).await.join(&on).await;
+    let alice = sender(&mesh, &alice).await;
+    for n in 0..20 {
+        alice.post(&on, Draft::text(format!("{n:02}"))).await.unwrap();
+    }
+    let first = endpoint(&mesh, &bob).await;
+    assert_eq!(texts(&first, 3).await, ["00", "01", "02"]);
+    let held = message(&first).await;
+    assert_eq!(held.text(), "03");
+    first.close().await;
+    assert!(held.ack().await.is_err(), "an ack after the close does not count");
+
+    let second = endpoint(&mesh, &bob).await;
+    let mut rest = texts(&second, 17).await;
+    rest.sort();
+    let expected: Vec<_> = (3..20).map(|n| format!("{n:02}")).collect();
+    assert_eq!(rest, expected);
+    nothing(&second).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn agt_3_a_released_message_is_shown_again() {
+    let mesh = Mesh::start().await;
+    let (alice, bob) =
+        (mesh.agent("alice", &[], &[], None).await, mesh.agent("bob", &[], &[], None).await);
+    let bob = endpoint(&mesh, &bob).await;
+    sender(&mesh, &alice).await.dm(bob.principal(), "work").await.unwrap();
+    let first = message(&bob).await;
+    assert!(!first.again);
+    first.release().await.unwrap();
+    let second = message(&bob).await;
+    assert!(second.again && second.text() == "work");
+    second.ack_confirmed().await.unwrap();
+    nothing(&bob).await;
+}
+
+#[tokio::test]
+async fn agt_3_an_empty_id_is_never_a_key() {
+    let mesh = Mesh::start().await;
+    let (alice, bob) = (
+        mesh.agent("alice", &[], &["team.a"], None).await,
+        mesh.agent("bob", &["team.a"], &[], None).await,
+    );
+    let bob = endpoint(&mesh, &bob).await;
+    bob.join(&channel("team.a")).await;
+    let raw = mesh.connect(alice).await;
+    for text in ["one", "two"] {
+        let body = format!(
+            r#"{{"id":"","from":{{"id":"local.alice"}},"channel":"team.a","parts":[{{"kind":"text","text":"{text}"}}]}}"#
+        );
+        post_raw(&raw, &mesh, "alice", "team.a", &body).await;
+    }
+    assert_eq!(texts(&bob, 2).await, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn agt_3_a_forged_post_is_not_shown_and_takes_nobodys_id() {
+    let mesh = Mesh::start().await;
+    let (alice, eve, bob) = (
+        mesh.agent("alice", &[], &["team.a"], None).await,
+        mesh.agent("eve", &[], &["team.a"], None).await,
+        mesh.agent("bob", &["team.a"], &[], None).await,
+    );
+    let bob = endpoint(&mesh, &bob).await;
+    bob.join(&channel("team.a")).await;
+    let raw = mesh.connect(eve).await;
+    let forged = r#"{"id":"squat","from":{"id":"local.alice"},"channel":"team.a","parts":[]}"#;
+    post_raw(&raw, &mesh, "eve", "team.a", forged).await;
+    let own = r#"{"id":"squat","from":{"id":"local.eve"},"channel":"team.a","parts":[{"kind":"text","text":"eve"}]}"#;
+    post_raw(&raw, &mesh, "eve", "team.a", own).await;
+    let alice = sender(&mesh, &alice).await;
+    alice.post(&channel("team.a"), Draft::text("alice").with_id("squat")).await.unwrap();
+    assert_eq!(texts(&bob, 2).await, ["eve", "alice"]);
+    nothing(&bob).await;
+}

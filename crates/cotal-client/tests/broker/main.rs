@@ -1,0 +1,7 @@
+//! The endpoint against a real broker, with and without a delivery daemon.
+
+mod control;
+mod delivery;
+mod join;
+mod send;
+mod support;
