@@ -26,9 +26,7 @@ struct Verdict {
 /// Pushes a JWT and demands the resolver's own confirmation.
 pub(crate) async fn push(connection: &Connection, jwt: &str) -> Result<(), NatsError> {
     let payload = Bytes::from(jwt.to_owned());
-    let reply = connection
-        .request(SYS_CLAIMS_UPDATE, None, payload, Some(WITHIN))
-        .await?;
+    let reply = connection.request(SYS_CLAIMS_UPDATE, None, payload, Some(WITHIN)).await?;
     judge(&reply.payload)
 }
 
@@ -38,10 +36,7 @@ fn judge(reply: &[u8]) -> Result<(), NatsError> {
         detail: e.to_string(),
     })?;
     match answer {
-        Answer {
-            data: Some(done),
-            error: None,
-        } if done.code == 200 => Ok(()),
+        Answer { data: Some(done), error: None } if done.code == 200 => Ok(()),
         Answer { data, error } => {
             let verdict = error.or(data);
             let (code, description) =

@@ -16,7 +16,5 @@ pub fn unix_millis() -> i64 {
 
 /// A clock before 1970 is no clock; zero makes every credential look expired, which is the safe way.
 fn since_epoch() -> std::time::Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

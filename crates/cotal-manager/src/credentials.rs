@@ -225,9 +225,7 @@ mod tests {
         ensure_daemon_credentials(&own, &store).unwrap();
         let at = SecretKey::new(own.space(), SecretKind::MembershipRw);
         let key = UserKey::generate();
-        let theirs = mint(&foreign, &at.kind, &key, unix_seconds())
-            .unwrap()
-            .creds;
+        let theirs = mint(&foreign, &at.kind, &key, unix_seconds()).unwrap().creds;
         let (account, profile) = (own.account(), Profile::Provisioner);
         let now = unix_seconds();
         let other = mint_profile(account, &key, &profile, now, Some(now + 86_400)).unwrap();

@@ -147,9 +147,6 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for Result<T, NatsError> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, ManagerError> {
-        self.map_err(|source| ManagerError::Broker {
-            doing: what(),
-            source,
-        })
+        self.map_err(|source| ManagerError::Broker { doing: what(), source })
     }
 }

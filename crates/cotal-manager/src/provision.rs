@@ -138,9 +138,8 @@ pub(crate) async fn ensure_consumer(
     config: &ConsumerConfig,
 ) -> Result<(), ManagerError> {
     let (name, filter) = (&config.name, config.filter_subject.as_deref());
-    let made = connection
-        .create_consumer(stream, name, filter, config, ConsumerAction::Create)
-        .await;
+    let made =
+        connection.create_consumer(stream, name, filter, config, ConsumerAction::Create).await;
     match made {
         // The name binds owner, incarnation or role, so whoever has it is the one that is meant.
         Ok(_) | Err(NatsError::Conflict { .. }) => Ok(()),
@@ -159,18 +158,14 @@ async fn ensure_defaults(
         Shape::Durable => DeliveryClass::Durable,
         Shape::LiveOnly => DeliveryClass::Live,
     };
-    let config = ChannelConfig {
-        delivery_class: Some(class),
-        ..ChannelConfig::default()
-    };
+    let config = ChannelConfig { delivery_class: Some(class), ..ChannelConfig::default() };
     let bucket = Bucket::new(connection, &space.bucket(names::Bucket::Channels));
     let value = json!(config).to_string().into();
     // Revision 0 means "never written": a default that was changed or removed stays so. The
     // provisioner may not read rows, and need not.
     match bucket.update(names::DEFAULTS_KEY, value, 0).await {
         Ok(_) => {
-            done.created
-                .push(format!("{}/{}", bucket.name(), names::DEFAULTS_KEY));
+            done.created.push(format!("{}/{}", bucket.name(), names::DEFAULTS_KEY));
             Ok(())
         }
         Err(NatsError::Conflict { .. }) => Ok(()),

@@ -42,11 +42,7 @@ impl Rail {
     /// A caller that is `own` on `connection`.
     #[must_use]
     pub fn new(connection: &Connection, space: &Space, own: &Principal) -> Self {
-        Self {
-            connection: connection.clone(),
-            space: space.clone(),
-            own: own.clone(),
-        }
+        Self { connection: connection.clone(), space: space.clone(), own: own.clone() }
     }
 
     /// Asks the daemon's responder whether it serves (the operator's office).
@@ -55,9 +51,7 @@ impl Rail {
         let body = Bytes::from_static(b"{}");
         match self.ask(&subject, body, PROBE_WITHIN).await {
             Ok(reply) => match serde_json::from_slice::<PlaneReply>(&reply.payload) {
-                Ok(PlaneReply {
-                    state: Plane::Bound,
-                }) => Liveness::Bound,
+                Ok(PlaneReply { state: Plane::Bound }) => Liveness::Bound,
                 Ok(_) => Liveness::Unbound,
                 Err(error) => Liveness::Unknown(format!("its answer does not read: {error}")),
             },
@@ -75,36 +69,24 @@ impl Rail {
         let request = Request {
             op: op.to_owned(),
             args,
-            from: Sender {
-                id: self.own.to_string(),
-                name: "cotal".to_owned(),
-                role: None,
-            },
+            from: Sender { id: self.own.to_string(), name: "cotal".to_owned(), role: None },
         };
         let malformed = |error: serde_json::Error| NatsError::Malformed {
             what: op.to_owned(),
             detail: error.to_string(),
         };
-        let body = serde_json::to_vec(&request)
-            .map_err(malformed)
-            .doing(doing)?;
+        let body = serde_json::to_vec(&request).map_err(malformed).doing(doing)?;
         let subject = self.space.ctl(DELIVERY_ADMIN, &self.own);
-        let reply = self
-            .ask(&subject, body.into(), ADMIN_WITHIN)
-            .await
-            .doing(doing)?;
-        let reply: Reply = serde_json::from_slice(&reply.payload)
-            .map_err(malformed)
-            .doing(doing)?;
+        let reply = self.ask(&subject, body.into(), ADMIN_WITHIN).await.doing(doing)?;
+        let reply: Reply =
+            serde_json::from_slice(&reply.payload).map_err(malformed).doing(doing)?;
         if reply.ok {
             return Ok(reply.data.unwrap_or_default());
         }
         Err(ManagerError::Refused {
             space: self.space.clone(),
             op: op.to_owned(),
-            reason: reply
-                .error
-                .unwrap_or_else(|| "it gave no reason".to_owned()),
+            reason: reply.error.unwrap_or_else(|| "it gave no reason".to_owned()),
         })
     }
 
@@ -117,9 +99,7 @@ impl Rail {
         let mut replies = self.connection.subscribe(replies_of(subject), None).await?;
         let reply = reply_to(subject, &nonce()?);
         let mut denials = self.connection.denials();
-        self.connection
-            .publish_with_reply(subject, reply.as_str(), None, body)
-            .await?;
+        self.connection.publish_with_reply(subject, reply.as_str(), None, body).await?;
         let answered = async {
             loop {
                 tokio::select! {
@@ -136,14 +116,9 @@ impl Rail {
                 }
             }
         };
-        let message = tokio::time::timeout(within, answered)
-            .await
-            .unwrap_or_else(|_| {
-                Err(NatsError::Timeout {
-                    what: subject.to_owned(),
-                    after: within,
-                })
-            })?;
+        let message = tokio::time::timeout(within, answered).await.unwrap_or_else(|_| {
+            Err(NatsError::Timeout { what: subject.to_owned(), after: within })
+        })?;
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             let subject = subject.to_owned();
             return Err(NatsError::NoResponders { subject });

@@ -31,13 +31,8 @@ const EXACT: [&str; 9] = [
 ];
 
 /// Settings that the wire demands on some streams and leaves open on the others.
-const WHERE_SET: [&str; 5] = [
-    "allow_msg_ttl",
-    "subject_delete_marker_ttl",
-    "allow_batched",
-    "allow_atomic",
-    "deny_delete",
-];
+const WHERE_SET: [&str; 5] =
+    ["allow_msg_ttl", "subject_delete_marker_ttl", "allow_batched", "allow_atomic", "deny_delete"];
 
 /// What must change so that `have`, the broker's configuration, is what `want` demands.
 pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Change> {
@@ -63,22 +58,13 @@ pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Cha
     }
     for field in WHERE_SET {
         let wanted = setting(&want, field);
-        demand(
-            field,
-            wanted != default_of(field) && setting(have, field) != wanted,
-        );
+        demand(field, wanted != default_of(field) && setting(have, field) != wanted);
     }
     let number = |map: &Map<String, Value>, field| map.get(field).and_then(Value::as_i64);
     // The broker's own default caps a space at 1,000 members; -1 means that default.
-    demand(
-        "max_consumers",
-        number(have, "max_consumers").unwrap_or(-1) <= 0,
-    );
+    demand("max_consumers", number(have, "max_consumers").unwrap_or(-1) <= 0);
     // Ids must be remembered at least as long as a retry may take.
-    let (window, least) = (
-        number(have, "duplicate_window"),
-        number(&want, "duplicate_window"),
-    );
+    let (window, least) = (number(have, "duplicate_window"), number(&want, "duplicate_window"));
     demand("duplicate_window", window.unwrap_or(0) < least.unwrap_or(0));
     // A smaller message limit is as right, a larger one lets in posts that do not fit their entry.
     let (size, most) = (number(have, "max_msg_size"), number(&want, "max_msg_size"));

@@ -29,19 +29,13 @@ pub async fn read_all(bucket: &Bucket) -> Result<BTreeMap<String, RawRow>, NatsE
     let mut watch = bucket.watch_all().await?;
     loop {
         match watch.next().await? {
-            WatchEvent::Put {
-                key,
-                value,
-                revision,
-            } => {
+            WatchEvent::Put { key, value, revision } => {
                 // A copy: the value is a slice of a read buffer that would live as long as the row.
                 let value = Bytes::copy_from_slice(&value);
                 rows.insert(key.as_str().to_owned(), RawRow { value, revision });
             }
             WatchEvent::Delete { key, .. } => drop(rows.remove(key.as_str())),
-            WatchEvent::Reset {
-                bucket_recreated: true,
-            } => rows.clear(),
+            WatchEvent::Reset { bucket_recreated: true } => rows.clear(),
             WatchEvent::Foreign { .. } | WatchEvent::Reset { .. } => {}
             WatchEvent::InitialDone => return Ok(rows),
         }

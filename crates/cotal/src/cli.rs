@@ -165,10 +165,7 @@ mod tests {
         let help = Cli::command().render_long_help().to_string();
         for (n, exit) in Exit::ALL.into_iter().enumerate() {
             assert_eq!(exit as usize, n);
-            assert!(
-                help.contains(&format!("{n:>2}  {}", exit.meaning())),
-                "{help}"
-            );
+            assert!(help.contains(&format!("{n:>2}  {}", exit.meaning())), "{help}");
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use cotal_broker::{BrokerBinary, LocateOptions};
-use cotal_nats::{ConnectOptions, Creds, CredsSource, TlsMode};
+use cotal_manager::{Authority, BrokerAddress, Office};
+use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
     FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, SecretKey, SecretKind, SecretStore,
@@ -110,10 +111,7 @@ impl Context {
     /// The mesh of a root.
     pub fn mesh(&self, root: &Root) -> anyhow::Result<MeshFile> {
         MeshFile::load(root)?.ok_or_else(|| {
-            let message = format!(
-                "{} has no mesh yet: run `cotal up` there",
-                root.dir().display()
-            );
+            let message = format!("{} has no mesh yet: run `cotal up` there", root.dir().display());
             Failure::new(Exit::Absent, message).into()
         })
     }
@@ -168,6 +166,34 @@ impl Context {
 }
 
 impl Target {
+    /// The broker's address.
+    pub fn address(&self) -> BrokerAddress {
+        BrokerAddress { url: self.server.clone(), tls: self.tls.clone() }
+    }
+
+    /// A connection that may look at every stream and bucket. It is made for one command.
+    pub async fn operator(&self) -> anyhow::Result<(Principal, Connection)> {
+        if self.mode == Mode::Open {
+            let options = self.connect_options("cotal operator", CredsSource::anonymous());
+            let nobody = Principal::new("local", "operator")?;
+            return Ok((nobody, Connection::connect(options).await?));
+        }
+        let authority = Authority::open(&self.root, &self.space)?;
+        Ok(authority.connect(Office::Operator, &self.address()).await?)
+    }
+
+    /// Refuses what an open mesh does not have (LIF-14).
+    pub fn demand_authenticated(&self, what: &str) -> anyhow::Result<()> {
+        if self.mode == Mode::Auth {
+            return Ok(());
+        }
+        let message = format!(
+            "this mesh is open, so it has no {what}: bring up an authenticated one with `cotal up` \
+             in another directory"
+        );
+        Err(Failure::new(Exit::Refused, message).into())
+    }
+
     /// How to connect with `creds`, listed by the broker under `name`.
     pub fn connect_options(&self, name: &str, creds: impl Into<CredsSource>) -> ConnectOptions {
         ConnectOptions::new(&self.server, name, creds.into()).tls(self.tls.clone())
@@ -177,16 +203,14 @@ impl Target {
     pub fn agent_creds(&self, name: &str) -> anyhow::Result<Creds> {
         let principal = principal(name)?;
         let key = SecretKey::new(&self.space, SecretKind::Agent(principal.clone()));
-        let secret = FileStore::new(self.root.clone())
-            .get(&key)?
-            .ok_or_else(|| {
-                let space = &self.space;
-                let message = format!(
-                    "space {space} has no agent {principal}: add it with `cotal agent add {name} \
+        let secret = FileStore::new(self.root.clone()).get(&key)?.ok_or_else(|| {
+            let space = &self.space;
+            let message = format!(
+                "space {space} has no agent {principal}: add it with `cotal agent add {name} \
                  --read CHANNEL --post CHANNEL`"
-                );
-                Failure::new(Exit::Absent, message)
-            })?;
+            );
+            Failure::new(Exit::Absent, message)
+        })?;
         Creds::parse(secret.expose()).with_context(|| format!("the credential of {principal}"))
     }
 }
@@ -201,7 +225,8 @@ pub fn principal(name: &str) -> anyhow::Result<Principal> {
     parsed.map_err(|e| Failure::new(Exit::Usage, e.to_string()).into())
 }
 
-fn first_space(mesh: &MeshFile) -> anyhow::Result<Space> {
+/// The space that a command means when it names none.
+pub fn first_space(mesh: &MeshFile) -> anyhow::Result<Space> {
     let first = mesh.spaces.first().cloned();
     first.ok_or_else(|| Failure::new(Exit::Absent, "this root has no space: run `cotal up`").into())
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use cotal_broker::{BrokerError, ProbeError};
+use cotal_delivery::{CredentialError, LaneError, LeaseError};
 use cotal_manager::ManagerError;
 use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
@@ -104,10 +105,7 @@ pub struct Failure {
 impl Failure {
     /// A failure that ends with `exit`; the message says what to do.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self {
-            exit,
-            message: message.into(),
-        }
+        Self { exit, message: message.into() }
     }
 }
 
@@ -117,6 +115,9 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if let Some(error) = cause.downcast_ref::<ManagerError>() {
         return of_manager(error);
+    }
+    if let Some(error) = cause.downcast_ref::<LaneError>() {
+        return of_lane(error);
     }
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
         return Some(Exit::Conflict);
@@ -151,6 +152,24 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
             BrokerError::PortInUse { .. } => Some(Exit::Conflict),
             _ => None,
         },
+        _ => None,
+    }
+}
+
+fn of_lane(error: &LaneError) -> Option<Exit> {
+    match error {
+        LaneError::Credential(CredentialError::Missing(_)) => Some(Exit::Absent),
+        LaneError::Credential(
+            CredentialError::Malformed { .. } | CredentialError::Foreign { .. },
+        ) => Some(Exit::Denied),
+        LaneError::Lease(LeaseError::Held { .. } | LeaseError::Taken { .. }) => {
+            Some(Exit::Conflict)
+        }
+        LaneError::Lease(
+            LeaseError::Refused { source, .. } | LeaseError::NotReacquired { source, .. },
+        )
+        | LaneError::Broker { source, .. } => Some(of_nats(source)),
+        LaneError::BrokerGone => Some(Exit::Unreachable),
         _ => None,
     }
 }
@@ -195,14 +214,11 @@ mod tests {
 
     #[test]
     fn the_first_cause_with_a_code_decides() {
-        let inner = NatsError::NoResponders {
-            subject: "x".to_owned(),
-        };
+        let inner = NatsError::NoResponders { subject: "x".to_owned() };
         let error = anyhow::Error::from(inner).context("while probing");
         assert_eq!(Exit::of(&error), Exit::NotServing);
-        let outer = Err::<(), _>(error)
-            .context(Failure::new(Exit::Partial, "joined live"))
-            .unwrap_err();
+        let outer =
+            Err::<(), _>(error).context(Failure::new(Exit::Partial, "joined live")).unwrap_err();
         assert_eq!(Exit::of(&outer), Exit::Partial);
         assert_eq!(Exit::of(&anyhow::anyhow!("other")), Exit::Failure);
     }

@@ -20,9 +20,7 @@ const FILTER_VARIABLE: &str = "COTAL_LOG";
 /// Logs of a command that a person runs: warnings, on standard error.
 pub fn to_stderr(format: LogFormat) {
     let layer = layer(format, io::stderr().is_terminal(), io::stderr);
-    let subscriber = tracing_subscriber::registry()
-        .with(filter("warn"))
-        .with(layer);
+    let subscriber = tracing_subscriber::registry().with(filter("warn")).with(layer);
     let _ = subscriber.try_init();
 }
 
@@ -32,10 +30,7 @@ pub fn to_file_and_stderr(path: &Path, format: LogFormat) -> io::Result<()> {
     let own = layer(format, false, Mutex::new(file));
     let console = (!leads_to(io::stderr(), path))
         .then(|| layer(format, io::stderr().is_terminal(), io::stderr));
-    let subscriber = tracing_subscriber::registry()
-        .with(filter("info"))
-        .with(own)
-        .with(console);
+    let subscriber = tracing_subscriber::registry().with(filter("info")).with(own).with(console);
     let _ = subscriber.try_init();
     Ok(())
 }
@@ -49,10 +44,8 @@ where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt::layer()
-        .with_target(false)
-        .with_ansi(colours)
-        .with_writer(writer);
+    let lines =
+        tracing_subscriber::fmt::layer().with_target(false).with_ansi(colours).with_writer(writer);
     match format {
         LogFormat::Human => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -61,10 +54,8 @@ where
 
 fn leads_to(stream: impl std::os::fd::AsFd, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let stream = stream
-        .as_fd()
-        .try_clone_to_owned()
-        .and_then(|fd| std::fs::File::from(fd).metadata());
+    let stream =
+        stream.as_fd().try_clone_to_owned().and_then(|fd| std::fs::File::from(fd).metadata());
     match (stream, std::fs::metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

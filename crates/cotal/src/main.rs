@@ -46,10 +46,8 @@ fn run(cli: Cli, ctx: &Context) -> anyhow::Result<Exit> {
     if !cli.command.logs_for_itself() {
         logging::to_stderr(cli.global.log_format);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let exit = runtime.block_on(Box::pin(commands::run(cli.command, ctx)));
     // A thread that still reads standard input must not keep a finished command alive.
     runtime.shutdown_background();
@@ -59,10 +57,6 @@ fn run(cli: Cli, ctx: &Context) -> anyhow::Result<Exit> {
 /// Help and version are answers, not mistakes; clap knows which stream each belongs to.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    let exit = if error.use_stderr() {
-        Exit::Usage
-    } else {
-        Exit::Ok
-    };
+    let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
     exit.into()
 }

@@ -49,10 +49,8 @@ impl Output {
             self.note(none);
             return Ok(());
         }
-        let rows: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| row.iter().map(|cell| plain(cell)).collect())
-            .collect();
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
         let mut widths: Vec<usize> = heading.iter().map(|h| h.chars().count()).collect();
         for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -74,53 +72,34 @@ impl Output {
 
     /// Something that was proven to work.
     pub fn proven(&self, line: impl Display) {
-        self.note(format_args!(
-            "{} {line}",
-            paint(self.colour_err, GREEN, "✓")
-        ));
+        self.note(format_args!("{} {line}", paint(self.colour_err, GREEN, "✓")));
     }
 
     /// Something that works in part.
     pub fn warn(&self, line: impl Display) {
-        self.note(format_args!(
-            "{} {line}",
-            paint(self.colour_err, YELLOW, "!")
-        ));
+        self.note(format_args!("{} {line}", paint(self.colour_err, YELLOW, "!")));
     }
 
     /// A failure with its causes.
     pub fn error(&self, error: &anyhow::Error) {
-        self.note(format_args!(
-            "{} {error:#}",
-            paint(self.colour_err, RED, "✗")
-        ));
+        self.note(format_args!("{} {error:#}", paint(self.colour_err, RED, "✗")));
     }
 }
 
 fn aligned(row: &[String], widths: &[usize]) -> String {
     let cells = row.iter().zip(widths);
-    let line: Vec<String> = cells
-        .map(|(cell, &width)| format!("{cell:<width$}"))
-        .collect();
+    let line: Vec<String> = cells.map(|(cell, &width)| format!("{cell:<width$}")).collect();
     line.join("  ").trim_end().to_owned()
 }
 
 fn paint(colours: bool, code: &str, text: &str) -> String {
-    if colours {
-        format!("\x1b[{code}m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// A text of somebody else's as one harmless line: a message must not steer the reader's terminal.
 pub fn plain(text: &str) -> String {
     let harmless = |c: char| {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
+        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
     };
     text.chars().map(harmless).collect()
 }

@@ -95,12 +95,7 @@ impl Agents {
     ) -> Result<Self, ManagerError> {
         let authority = Authority::open(root, space)?;
         let (_, connection) = authority.connect(Office::Supervisor, broker).await?;
-        Ok(Self {
-            authority,
-            connection,
-            root: root.clone(),
-            store: FileStore::new(root.clone()),
-        })
+        Ok(Self { authority, connection, root: root.clone(), store: FileStore::new(root.clone()) })
     }
 
     /// Provisions an agent, or completes or reports the one of that name.
@@ -118,11 +113,7 @@ impl Agents {
                 provisioning.credential()?;
                 let continued = provisioning.is_continued();
                 provisioning.activate().await?;
-                Ok(if continued {
-                    Added::Completed(principal)
-                } else {
-                    Added::Created(principal)
-                })
+                Ok(if continued { Added::Completed(principal) } else { Added::Created(principal) })
             }
         }
     }
@@ -150,10 +141,7 @@ impl Agents {
                 let same = self.is_same(agent, lifecycle, row, &creds);
                 Ok(Begun::Existing { same })
             }
-            _ => Err(ManagerError::Ambiguous {
-                principal: principal.clone(),
-                count: live.len(),
-            }),
+            _ => Err(ManagerError::Ambiguous { principal: principal.clone(), count: live.len() }),
         }
     }
 
@@ -175,9 +163,7 @@ impl Agents {
                 principal: lifecycle.principal.clone(),
                 name: row.name.clone(),
                 read: row.allow_subscribe.clone(),
-                post: creds
-                    .as_ref()
-                    .map(|c| posts(space, &lifecycle.principal, c)),
+                post: creds.as_ref().map(|c| posts(space, &lifecycle.principal, c)),
                 role: creds.as_ref().and_then(|c| c.claims.role()),
                 present: presence
                     .get(&lifecycle.principal)
@@ -206,9 +192,8 @@ impl Agents {
             let theirs = row.name.as_deref();
             theirs.is_some_and(|theirs| theirs.to_lowercase() == name.to_lowercase())
         };
-        let holder = rows
-            .live()
-            .find(|(lifecycle, row)| lifecycle.principal != *principal && bears(row));
+        let holder =
+            rows.live().find(|(lifecycle, row)| lifecycle.principal != *principal && bears(row));
         match holder {
             Some((lifecycle, _)) => Err(ManagerError::NameTaken {
                 name: name.to_owned(),
@@ -228,11 +213,7 @@ impl Agents {
             principal: principal.clone(),
             source,
         })?;
-        Ok(creds
-            .claims
-            .lifecycle()
-            .is_ok_and(|of| of == *lifecycle)
-            .then_some(creds))
+        Ok(creds.claims.lifecycle().is_ok_and(|of| of == *lifecycle).then_some(creds))
     }
 
     fn is_same(
@@ -291,12 +272,6 @@ fn posts(space: &Space, principal: &Principal, creds: &Creds) -> Vec<ChannelPatt
     };
     let everywhere = space.chat_posts(principal, &all);
     let head = everywhere.trim_end_matches('>');
-    let channels = creds
-        .claims
-        .pub_allow
-        .iter()
-        .filter_map(|s| s.strip_prefix(head));
-    channels
-        .filter_map(|c| ChannelPattern::parse(c).ok())
-        .collect()
+    let channels = creds.claims.pub_allow.iter().filter_map(|s| s.strip_prefix(head));
+    channels.filter_map(|c| ChannelPattern::parse(c).ok()).collect()
 }

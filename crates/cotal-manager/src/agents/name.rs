@@ -22,10 +22,7 @@ impl AgentName {
     pub fn parse(name: &str) -> Result<Self, ManagerError> {
         let principal = Principal::new(LOCAL, &name.to_ascii_lowercase())
             .map_err(|_| ManagerError::Name(name.chars().take(128).collect()))?;
-        Ok(Self {
-            display: name.to_owned(),
-            principal,
-        })
+        Ok(Self { display: name.to_owned(), principal })
     }
 
     /// The name as given.
@@ -48,10 +45,7 @@ mod tests {
     #[test]
     fn a_name_becomes_a_local_principal_and_keeps_its_case() {
         let name = AgentName::parse("Bob_2").unwrap();
-        assert_eq!(
-            (name.display(), name.principal().as_str()),
-            ("Bob_2", "local.bob_2")
-        );
+        assert_eq!((name.display(), name.principal().as_str()), ("Bob_2", "local.bob_2"));
     }
 
     #[test]

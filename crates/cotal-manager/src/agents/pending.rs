@@ -26,16 +26,12 @@ pub(crate) struct Pending {
 
 impl Pending {
     pub(crate) fn new(lifecycle: &Lifecycle, activated: Frontier) -> Self {
-        Self {
-            lifecycle: lifecycle.dotted(),
-            activated,
-        }
+        Self { lifecycle: lifecycle.dotted(), activated }
     }
 
     /// Where the record of a principal lies.
     pub(crate) fn path(root: &Root, segment: &Segment, principal: &Principal) -> PathBuf {
-        root.agents_dir(segment)
-            .join(format!("{principal}.pending"))
+        root.agents_dir(segment).join(format!("{principal}.pending"))
     }
 
     /// Reads the record at `path`; `None` when there is none.
@@ -46,10 +42,8 @@ impl Pending {
         let Some(text) = files::read(path)? else {
             return Ok(None);
         };
-        let malformed = |problem: String| ManagerError::PendingRecord {
-            path: path.to_owned(),
-            problem,
-        };
+        let malformed =
+            |problem: String| ManagerError::PendingRecord { path: path.to_owned(), problem };
         let pending: Self = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
         let lifecycle =
             Lifecycle::parse(&pending.lifecycle).map_err(|e| malformed(e.to_string()))?;
@@ -86,22 +80,12 @@ mod tests {
         let bob = life.principal.clone();
         let path = Pending::path(&root, &Segment::of("main").unwrap(), &bob);
         assert_eq!(Pending::load(&path, &bob).unwrap(), None);
-        let pending = Pending::new(
-            &life,
-            Frontier {
-                chat: 1,
-                dm: 2,
-                task: 3,
-            },
-        );
+        let pending = Pending::new(&life, Frontier { chat: 1, dm: 2, task: 3 });
         pending.save(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Pending::load(&path, &bob).unwrap(), Some((life, pending)));
         let eve = Principal::parse("local.eve").unwrap();
-        assert!(
-            Pending::load(&path, &eve).is_err(),
-            "a record of somebody else"
-        );
+        assert!(Pending::load(&path, &eve).is_err(), "a record of somebody else");
         std::fs::write(&path, "{").unwrap();
         assert!(Pending::load(&path, &bob).is_err());
         Pending::remove(&path).unwrap();

@@ -47,10 +47,7 @@ impl<'a> Provisioning<'a> {
             Some((lifecycle, pending)) => (lifecycle, pending.activated),
             None => {
                 let uid = LifecycleUid::from_random(random()?);
-                (
-                    Lifecycle::new(principal.clone(), uid),
-                    frontier(agents).await?,
-                )
+                (Lifecycle::new(principal.clone(), uid), frontier(agents).await?)
             }
         };
         // Signed before anything is recorded: a set of channels that does not fit is refused whole.
@@ -58,15 +55,7 @@ impl<'a> Provisioning<'a> {
         if !continued {
             Pending::new(&lifecycle, activated).save(&path)?;
         }
-        Ok(Self {
-            agents,
-            agent,
-            lifecycle,
-            activated,
-            minted,
-            continued,
-            _held: held,
-        })
+        Ok(Self { agents, agent, lifecycle, activated, minted, continued, _held: held })
     }
 
     /// Whether an earlier run had begun it.
@@ -130,9 +119,7 @@ impl<'a> Provisioning<'a> {
 pub(super) fn reserve(agents: &Agents, principal: &Principal) -> Result<Reservation, ManagerError> {
     let dir = agents.root.agents_dir(&Segment::from(agents.space()));
     cotal_workspace::files::private_dir(&dir)?;
-    Ok(Reservation::try_acquire(
-        &dir.join(format!("{principal}.lock")),
-    )?)
+    Ok(Reservation::try_acquire(&dir.join(format!("{principal}.lock")))?)
 }
 
 /// Removes the record of a provisioning that is complete.
@@ -154,13 +141,7 @@ fn mint(agents: &Agents, agent: &NewAgent, lifecycle: &Lifecycle) -> Result<Mint
     };
     let profile = Profile::Agent(grant(agent, lifecycle));
     let expires_at = profile.lifetime().map(|life| unix_seconds() + life);
-    Ok(mint_profile(
-        agents.account(),
-        &key,
-        &profile,
-        unix_seconds(),
-        expires_at,
-    )?)
+    Ok(mint_profile(agents.account(), &key, &profile, unix_seconds(), expires_at)?)
 }
 
 /// The last sequences now: nothing older belongs to the incarnation.

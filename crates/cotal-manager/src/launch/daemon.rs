@@ -75,10 +75,7 @@ impl DaemonLaunch {
     /// # Errors
     /// When its log cannot be opened or the program does not start.
     pub fn start(&self) -> Result<Daemon, ManagerError> {
-        let failed = |source| ManagerError::Spawn {
-            program: self.program.clone(),
-            source,
-        };
+        let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
         let log = self.root.delivery_log(&Segment::from(&self.space));
         let (out, log_start) = open_log(&log).map_err(failed)?;
         let child = Command::new(&self.program)
@@ -91,11 +88,7 @@ impl DaemonLaunch {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        Ok(Daemon {
-            child,
-            log,
-            log_start,
-        })
+        Ok(Daemon { child, log, log_start })
     }
 }
 
@@ -252,10 +245,7 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let path = root.delivery_stop_lock(&Segment::from(&space));
         let held = Reservation::try_acquire(&path).unwrap();
-        assert!(matches!(
-            stop_daemon(&root, &space).await,
-            Err(ManagerError::Lock(_))
-        ));
+        assert!(matches!(stop_daemon(&root, &space).await, Err(ManagerError::Lock(_))));
         drop(held);
         assert!(stop_daemon(&root, &space).await.unwrap().is_none());
     }

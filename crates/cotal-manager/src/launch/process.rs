@@ -46,16 +46,11 @@ impl Process {
             return Ok(None);
         };
         match pidfd_open(raw, PidfdFlags::empty()) {
-            Ok(fd) => Ok(Some(Self {
-                pid,
-                fd: Arc::new(fd),
-            })),
+            Ok(fd) => Ok(Some(Self { pid, fd: Arc::new(fd) })),
             Err(rustix::io::Errno::SRCH) => Ok(None),
-            Err(errno) => Err(ManagerError::Process {
-                operation: "look at",
-                pid,
-                source: errno.into(),
-            }),
+            Err(errno) => {
+                Err(ManagerError::Process { operation: "look at", pid, source: errno.into() })
+            }
         }
     }
 
@@ -122,11 +117,7 @@ impl Process {
 
     fn failed(&self, operation: &'static str, source: io::Error) -> ManagerError {
         let pid = self.pid;
-        ManagerError::Process {
-            operation,
-            pid,
-            source,
-        }
+        ManagerError::Process { operation, pid, source }
     }
 }
 
@@ -140,10 +131,7 @@ mod tests {
     async fn a_process_is_stopped_and_one_that_ignores_it_is_killed() {
         for (script, wanted) in [
             ("echo up; exec sleep 60", Stopped::Gracefully),
-            (
-                "trap '' TERM; echo up; while :; do sleep 0.05; done",
-                Stopped::Killed,
-            ),
+            ("trap '' TERM; echo up; while :; do sleep 0.05; done", Stopped::Killed),
         ] {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdout(Stdio::piped());

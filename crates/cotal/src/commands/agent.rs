@@ -1,14 +1,167 @@
-//! `cotal agent`: the agents of a space.
+//! `cotal agent`: who may take part in a space.
 
-use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use cotal_manager::{Added, Agent, AgentName, Agents, NewAgent};
+use cotal_wire::{ChannelPattern, Principal, Role};
+use cotal_workspace::{FileStore, SecretKey, SecretKind};
+use serde_json::json;
+
+use crate::cli::{JsonArg, MeshArgs};
+use crate::context::{Context, Target};
+use crate::exit::Exit;
 
 /// Provisions or lists agents.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal agent list")]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  cotal agent add alice --read 'team.>' --post 'team.>'
+  cotal agent add Bob --read team.backend,ops.* --post team.backend --role reviewer
+  cotal agent list --json")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Provision an agent: its credential, its consumers and its ACL row.
+    Add(AddArgs),
+    /// List the agents of a space.
+    List(ListArgs),
+}
+
+/// Provisions an agent.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+NAME becomes the principal local.<name lowercased> and stays the display name. A channel pattern
+is a channel in which a whole segment may be * and the last may be >. Run again after a crash, it
+completes what was begun; an agent that is complete is left as it is.
+
+Example:
+  cotal agent add alice --read 'team.>' --post 'team.>'")]
+struct AddArgs {
+    /// The display name: letters, digits and _.
+    name: String,
+    /// Channels it may read.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    read: Vec<ChannelPattern>,
+    /// Channels it may post on.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    post: Vec<ChannelPattern>,
+    /// The role whose requests it works off.
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<Role>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// Lists the agents of a space.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  cotal agent list --json")]
+struct ListArgs {
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _ctx: &Context) -> anyhow::Result<Exit> {
-    Err(Failure::new(Exit::Failure, "`cotal agent` is not built yet").into())
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Add(args) => add(args, ctx).await,
+        Command::List(args) => list(args, ctx).await,
+    }
+}
+
+async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let agents = connect(&target).await?;
+    let agent = NewAgent { name, read: args.read, post: args.post, role: args.role };
+    let added = agents.add(&agent).await?;
+    let (state, principal) = described(&added);
+    let key = SecretKey::new(&target.space, SecretKind::Agent(principal.clone()));
+    let creds = FileStore::new(target.root.clone()).path(&key);
+    if args.output.json {
+        ctx.out.json(&json!({
+            "principal": principal, "name": agent.name.display(), "space": target.space,
+            "state": state, "creds": creds,
+        }))?;
+    } else {
+        ctx.out.data(creds.display())?;
+    }
+    match added {
+        Added::Created(_) => ctx.out.proven(format!("{principal} is provisioned")),
+        Added::Completed(_) => {
+            ctx.out.proven(format!("{principal}: an interrupted provisioning is completed"));
+        }
+        Added::Existing(_) => ctx.out.note(format!("{principal} was provisioned already")),
+        Added::Different(_) => {
+            ctx.out.warn(format!(
+                "{principal} was provisioned already, with other channels, another role or \
+                 another spelling of its name; nothing was changed"
+            ));
+            return Ok(Exit::Conflict);
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn described(added: &Added) -> (&'static str, &Principal) {
+    match added {
+        Added::Created(principal) => ("created", principal),
+        Added::Completed(principal) => ("completed", principal),
+        Added::Existing(principal) => ("existing", principal),
+        Added::Different(principal) => ("different", principal),
+    }
+}
+
+async fn list(args: ListArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let target = ctx.target(&args.mesh)?;
+    let agents = connect(&target).await?.list().await?;
+    if args.output.json {
+        let rows: Vec<_> = agents.iter().map(as_json).collect();
+        ctx.out.json(&rows)?;
+        return Ok(Exit::Ok);
+    }
+    let heading = ["NAME", "PRINCIPAL", "PRESENT", "ROLE", "READ", "POST"];
+    let rows: Vec<_> = agents.iter().map(as_row).collect();
+    ctx.out.table(&heading, &rows, "no agents yet: `cotal agent add NAME`")?;
+    Ok(Exit::Ok)
+}
+
+fn as_json(agent: &Agent) -> serde_json::Value {
+    json!({
+        "principal": agent.principal, "name": agent.name, "present": agent.present,
+        "role": agent.role, "read": agent.read, "post": agent.post,
+    })
+}
+
+fn as_row(agent: &Agent) -> Vec<String> {
+    let patterns = |patterns: &[ChannelPattern]| {
+        let texts: Vec<_> = patterns.iter().map(ChannelPattern::as_str).collect();
+        texts.join(",")
+    };
+    vec![
+        agent.name.clone().unwrap_or_else(|| "-".to_owned()),
+        agent.principal.to_string(),
+        if agent.present { "yes" } else { "no" }.to_owned(),
+        agent.role.as_ref().map_or("-".to_owned(), Role::to_string),
+        patterns(&agent.read),
+        agent.post.as_ref().map_or("?".to_owned(), |post| patterns(post)),
+    ]
+}
+
+async fn connect(target: &Target) -> anyhow::Result<Agents> {
+    target.demand_authenticated("agents")?;
+    Ok(Agents::connect(&target.root, &target.space, &target.address()).await?)
+}
+
+fn pattern(text: &str) -> Result<ChannelPattern, String> {
+    ChannelPattern::parse(text).map_err(|e| e.to_string())
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    Role::parse(text).map_err(|e| e.to_string())
 }

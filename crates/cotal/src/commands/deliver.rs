@@ -1,14 +1,183 @@
 //! `cotal deliver`: the delivery daemon of one space.
 
-use crate::context::Context;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cotal_delivery::{Lane, LaneOptions, Stage};
+use cotal_manager::launch::daemon_record;
+use cotal_nats::TlsMode;
+use cotal_wire::Space;
+use cotal_workspace::{FileStore, MeshEntry, MeshFile, PidFile, Root, Segment};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{error, info, warn};
+
+use crate::cli::MeshArgs;
+use crate::context::{Context, DEFAULT_SERVER, first_space, tls_of};
 use crate::exit::{Exit, Failure};
+use crate::logging;
 
 /// Runs the delivery daemon of a space.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal deliver --space main")]
-pub struct Args {}
+#[command(after_help = "\
+`cotal up` starts it; run it by hand only where something else watches over it. It serves one root:
+--root, or the nearest directory with .cotal/ at or above this one. It logs to
+.cotal/delivery.<space>.log and to standard error.
+
+Example:
+  cotal deliver --space main --root /srv/mesh --log-format json")]
+pub struct Args {
+    #[command(flatten)]
+    mesh: MeshArgs,
+    /// How long the broker may be away, in milliseconds, before the daemon ends.
+    #[arg(
+        long,
+        value_name = "MS",
+        env = "COTAL_DELIVERY_BROKER_GONE_MS",
+        default_value_t = 15_000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    broker_gone_ms: u64,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _ctx: &Context) -> anyhow::Result<Exit> {
-    Err(Failure::new(Exit::Failure, "`cotal deliver` is not built yet").into())
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let root = ctx.root()?;
+    let mesh = MeshFile::load(&root)?;
+    let space = match (&args.mesh.space, &mesh) {
+        (Some(space), _) => space.clone(),
+        (None, Some(mesh)) => first_space(mesh)?,
+        (None, None) => return Err(Failure::new(Exit::Usage, "name the space: --space").into()),
+    };
+    let recorded = ctx.recorded(&space)?;
+    let named = args.mesh.server.as_deref();
+    let (server, tls) = broker(&space, named, recorded.as_ref(), mesh.as_ref())?;
+    let log = root.delivery_log(&Segment::from(&space));
+    logging::to_file_and_stderr(&log, ctx.log_format)
+        .with_context(|| format!("the log {} cannot be opened", log.display()))?;
+    let options = LaneOptions {
+        tls,
+        broker_gone: Duration::from_millis(args.broker_gone_ms),
+        ..LaneOptions::new(space.clone(), server, Arc::new(FileStore::new(root.clone())))
+    };
+    // From here on every end has its reason in the daemon's own log, so none is printed again.
+    match serve(options, &root, &space).await {
+        Ok(()) => Ok(Exit::Ok),
+        Err(failure) => {
+            error!(%space, "✗ delivery: {failure:#}");
+            Ok(Exit::of(&failure))
+        }
+    }
+}
+
+/// The broker of a space: the one that the registry records, which nothing overrides; without a
+/// record the one that was named, else the root's, else the local default (LIF-13).
+fn broker(
+    space: &Space,
+    named: Option<&str>,
+    recorded: Option<&MeshEntry>,
+    mesh: Option<&MeshFile>,
+) -> anyhow::Result<(String, TlsMode)> {
+    let of_root = mesh.map_or(TlsMode::Plain, tls_of);
+    let same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
+    let Some(entry) = recorded else {
+        let server = named.or(mesh.map(|mesh| mesh.server.as_str()));
+        return Ok((server.unwrap_or(DEFAULT_SERVER).to_owned(), of_root));
+    };
+    if let Some(named) = named.filter(|named| !same(named, &entry.server)) {
+        let message = format!(
+            "the mesh registry records {} for space {space}, not {named}: leave --server out, or \
+             run `cotal up` on the root that serves it",
+            entry.server
+        );
+        return Err(Failure::new(Exit::Conflict, message).into());
+    }
+    let tls = if entry.tls {
+        let ca = entry.ca.clone();
+        TlsMode::Required { ca }
+    } else {
+        of_root
+    };
+    Ok((entry.server.clone(), tls))
+}
+
+/// Runs the lane until it ends or a signal ends it. The signals are caught before anything is
+/// claimed, so that a lease that is won is always released.
+async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let record = daemon_record(root, space);
+    let mut lane = Lane::start(options);
+    let recorder = tokio::spawn(record_once_claimed(lane.stage(), record.clone()));
+    let ended = tokio::select! {
+        ended = lane.ended() => ended,
+        name = signalled(&mut interrupt, &mut terminate) => {
+            info!(%space, "received {name}, exiting");
+            lane.stop();
+            lane.ended().await
+        }
+    };
+    recorder.abort();
+    if let Err(error) = record.remove_if(std::process::id()) {
+        warn!(%space, %error, "the process record could not be removed");
+    }
+    Ok(ended?)
+}
+
+async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    }
+}
+
+/// Records this process once it holds the lease: one that does not hold it is not the space's
+/// daemon, and must not overwrite the record of the one that is (LIF-11).
+async fn record_once_claimed(mut stage: tokio::sync::watch::Receiver<Stage>, record: PidFile) {
+    let claimed = stage.wait_for(|stage| matches!(stage, Stage::Claimed | Stage::Ready));
+    if claimed.await.is_err() {
+        return;
+    }
+    if let Err(error) = record.write(std::process::id()) {
+        warn!(%error, "this process could not be recorded, so `cotal down` will not find it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(server: &str, tls: bool) -> MeshEntry {
+        MeshEntry { root: "/r".into(), server: server.to_owned(), tls, ca: None }
+    }
+
+    fn resolve(named: Option<&str>, recorded: Option<&MeshEntry>) -> anyhow::Result<String> {
+        let space = Space::parse("main")?;
+        Ok(broker(&space, named, recorded, None)?.0)
+    }
+
+    #[test]
+    fn lif_13_the_recorded_broker_is_dialled_and_another_is_refused() {
+        let recorded = entry("nats://127.0.0.1:4333", false);
+        let dialled = |named| resolve(named, Some(&recorded));
+        assert_eq!(dialled(None).unwrap(), "nats://127.0.0.1:4333");
+        assert_eq!(dialled(Some("nats://127.0.0.1:4333/")).unwrap(), "nats://127.0.0.1:4333");
+        let refused = dialled(Some("nats://127.0.0.1:4222")).unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Conflict);
+        assert!(refused.to_string().contains("4333"), "{refused}");
+    }
+
+    #[test]
+    fn lif_13_without_a_record_it_is_the_one_named_else_the_local_default() {
+        assert_eq!(resolve(None, None).unwrap(), DEFAULT_SERVER);
+        assert_eq!(resolve(Some("nats://h:1"), None).unwrap(), "nats://h:1");
+    }
+
+    #[test]
+    fn lif_1_a_tls_mesh_is_dialled_with_tls_demanded() {
+        let space = Space::parse("main").unwrap();
+        let recorded = entry("tls://127.0.0.1:4333", true);
+        let (_, tls) = broker(&space, None, Some(&recorded), None).unwrap();
+        assert_eq!(tls, TlsMode::Required { ca: None });
+    }
 }

@@ -1,14 +1,38 @@
 //! `cotal dm`: a direct message.
 
-use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use cotal_client::{Draft, EndpointOptions};
 
-/// Sends a direct message.
+use crate::cli::JsonArg;
+use crate::commands::as_agent::{AgentArgs, not_sent};
+use crate::commands::{message, post};
+use crate::context::{Context, principal};
+use crate::exit::Exit;
+
+/// Sends a direct message and prints its id and number.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal dm bob 'Are you there?' --as alice")]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  cotal dm bob 'Are you there?' --as alice
+  cotal dm local.bob - --as alice < report.txt")]
+pub struct Args {
+    /// The recipient: NAME, or <owner>.<actor>.
+    #[arg(value_name = "TO")]
+    to: String,
+    /// The text, or - for standard input.
+    #[arg(value_name = "TEXT")]
+    text: String,
+    #[command(flatten)]
+    agent: AgentArgs,
+    #[command(flatten)]
+    json: JsonArg,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _ctx: &Context) -> anyhow::Result<Exit> {
-    Err(Failure::new(Exit::Failure, "`cotal dm` is not built yet").into())
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let to = principal(&args.to)?;
+    let text = message::text(args.text).await?;
+    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
+    let posted = endpoint.dm(&to, Draft::text(text)).await;
+    endpoint.close().await;
+    post::print(&posted.map_err(not_sent)?, args.json, ctx)
 }

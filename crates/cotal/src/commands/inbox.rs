@@ -1,14 +1,210 @@
 //! `cotal inbox`: what has arrived.
 
-use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use std::time::Duration;
 
-/// Reads what has arrived.
+use cotal_client::{Channel, Endpoint, Event, Incoming, Live, Notice, Place};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::JsonArg;
+use crate::commands::as_agent::{AgentArgs, channel};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::output::plain;
+
+/// Prints what has arrived, and acks each message once it is printed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal inbox --as bob --follow")]
-pub struct Args {}
+#[command(after_help = "\
+Without --follow it prints what waits and ends. What is printed is acked and does not come again;
+what is not printed waits for the next call.
+
+Examples:
+  cotal inbox --as bob
+  cotal inbox --as bob --follow
+  cotal inbox --as bob --follow --count 1 --json
+  cotal inbox --as bob --follow --channel team.chat")]
+pub struct Args {
+    #[command(flatten)]
+    agent: AgentArgs,
+    /// Stay and print what arrives, on joined channels also live.
+    #[arg(long)]
+    follow: bool,
+    /// End after this many messages.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// With --follow: listen on this channel too, joined or not.
+    #[arg(long, value_name = "CHANNEL", value_parser = channel, requires = "follow")]
+    channel: Vec<Channel>,
+    /// Without --follow: how long nothing may arrive before the inbox counts as read, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    settle: u64,
+    #[command(flatten)]
+    json: JsonArg,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _ctx: &Context) -> anyhow::Result<Exit> {
-    Err(Failure::new(Exit::Failure, "`cotal inbox` is not built yet").into())
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let most = args.count.and_then(|n| usize::try_from(n).ok());
+    let endpoint = args
+        .agent
+        .connect(ctx, |options| match most {
+            // What is not going to be printed is better left at the broker.
+            Some(most) if most < options.prefetch => options.prefetch(most),
+            _ => options,
+        })
+        .await?;
+    let reader = Reader { endpoint: &endpoint, args: &args, ctx };
+    let read = tokio::select! {
+        read = reader.read() => read,
+        () = signalled(&mut interrupt, &mut terminate) => Ok(()),
+    };
+    endpoint.close().await;
+    read.map(|()| Exit::Ok)
+}
+
+async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+struct Reader<'a> {
+    endpoint: &'a Endpoint,
+    args: &'a Args,
+    ctx: &'a Context,
+}
+
+impl Reader<'_> {
+    async fn read(&self) -> anyhow::Result<()> {
+        if self.args.follow {
+            self.listen().await;
+        }
+        let mut printed = 0;
+        while self.args.count.is_none_or(|count| printed < count) {
+            match self.next().await? {
+                None => break,
+                Some(Event::Message(incoming)) => {
+                    self.print(&incoming)?;
+                    incoming.ack_confirmed().await?;
+                    printed += 1;
+                }
+                Some(Event::Notice(notice)) => self.on_notice(&notice).await,
+            }
+        }
+        if printed == 0 && !self.args.json.json {
+            self.ctx.out.note("nothing has arrived");
+        }
+        Ok(())
+    }
+
+    /// The next event; `None` when the inbox is read to its end.
+    async fn next(&self) -> anyhow::Result<Option<Event>> {
+        if self.args.follow {
+            return Ok(self.endpoint.next().await);
+        }
+        let settle = Duration::from_millis(self.args.settle);
+        loop {
+            if let Ok(event) = tokio::time::timeout(settle, self.endpoint.next()).await {
+                return Ok(event);
+            }
+            let waiting = self.endpoint.waiting().await?;
+            if waiting.undelivered > 0 {
+                continue;
+            }
+            if waiting.unacked > 0 {
+                self.ctx.out.note(format_args!(
+                    "{} more are in the hands of another reader of this agent, and come back within \
+                     60 s unless it acks them",
+                    waiting.unacked
+                ));
+            }
+            return Ok(None);
+        }
+    }
+
+    async fn on_notice(&self, notice: &Notice) {
+        match notice {
+            Notice::LeaseReady { .. } | Notice::Reconnected => self.ctx.out.note(notice),
+            _ => self.ctx.out.warn(notice),
+        }
+        // A daemon that came up knows the memberships that nobody could tell before.
+        if self.args.follow && matches!(notice, Notice::LeaseReady { .. }) {
+            self.listen().await;
+        }
+    }
+
+    /// Subscribes the channels that were named and those that are joined.
+    async fn listen(&self) {
+        let mut channels = self.args.channel.clone();
+        match self.endpoint.memberships().await {
+            Ok(memberships) => channels.extend(memberships.into_iter().map(|m| m.channel)),
+            Err(error) => self.ctx.out.warn(format_args!(
+                "joined channels are read through the durable only, not live: {error}"
+            )),
+        }
+        for channel in channels {
+            if let Live::Refused(error) = self.endpoint.listen(&channel).await {
+                self.ctx.out.warn(format_args!("{channel} is not heard live: {error}"));
+            }
+        }
+    }
+
+    fn print(&self, incoming: &Incoming) -> anyhow::Result<()> {
+        if self.args.json.json {
+            self.ctx.out.json(&as_json(incoming))
+        } else {
+            Ok(self.ctx.out.data(line(incoming))?)
+        }
+    }
+}
+
+fn line(incoming: &Incoming) -> String {
+    let at = clock(incoming.message.ts);
+    let place = match &incoming.place {
+        Place::Channel { channel, .. } => channel.to_string(),
+        Place::Direct => "direct".to_owned(),
+    };
+    format!("{at} {place} {}: {}", incoming.sender, plain(&incoming.text()))
+}
+
+/// The sender's own clock, as it wrote it.
+fn clock(ts: i64) -> String {
+    let instant = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ts) * 1_000_000);
+    let shape = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
+    let text = instant.ok().and_then(|instant| instant.format(&shape).ok());
+    text.unwrap_or_else(|| "(no time)".to_owned())
+}
+
+fn as_json(incoming: &Incoming) -> Value {
+    let (channel, seq) = match &incoming.place {
+        Place::Channel { channel, seq } => (Some(channel), *seq),
+        Place::Direct => (None, None),
+    };
+    let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
+    json!({
+        "id": incoming.message.id,
+        "sender": incoming.sender,
+        "channel": channel,
+        "seq": seq,
+        "source": incoming.source.as_str(),
+        "again": incoming.again,
+        "text": incoming.text(),
+        "message": message,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc_and_a_wild_one_is_no_failure() {
+        assert_eq!(clock(1_700_000_000_123), "2023-11-14T22:13:20Z");
+        assert_eq!(clock(i64::MAX), "(no time)");
+    }
 }

@@ -1,14 +1,59 @@
-//! `cotal leave`: a channel left.
+//! `cotal leave`: the end of a durable membership.
 
+use cotal_client::{Channel, EndpointOptions, LeaveState, Left};
+use serde_json::json;
+
+use crate::cli::JsonArg;
+use crate::commands::as_agent::{AgentArgs, advice, channel, exit_of};
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::Exit;
 
-/// Leaves a channel.
+/// Leaves a channel: nothing posted from now on is delivered.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal leave team.backend --as bob")]
-pub struct Args {}
+#[command(after_help = "\
+What was posted before still arrives. Leaving what was not joined is no error.
+
+Example:
+  cotal leave team.backend --as bob")]
+pub struct Args {
+    /// The channel.
+    #[arg(value_name = "CHANNEL", value_parser = channel)]
+    channel: Channel,
+    #[command(flatten)]
+    agent: AgentArgs,
+    #[command(flatten)]
+    json: JsonArg,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _ctx: &Context) -> anyhow::Result<Exit> {
-    Err(Failure::new(Exit::Failure, "`cotal leave` is not built yet").into())
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
+    let state = endpoint.leave(&args.channel).await;
+    endpoint.close().await;
+    if args.json.json {
+        ctx.out.json(&as_json(&state))?;
+    } else {
+        ctx.out.data(&state)?;
+    }
+    Ok(match &state.durable {
+        Left::Durable { .. } | Left::NotMember => Exit::Ok,
+        Left::Standing(why) => {
+            ctx.out.warn(format_args!("{}: {}", state.channel, advice(why)));
+            exit_of(why)
+        }
+    })
+}
+
+fn as_json(state: &LeaveState) -> serde_json::Value {
+    let (left, generation, reason) = match &state.durable {
+        Left::Durable { generation } => (true, Some(*generation), None),
+        Left::NotMember => (false, None, None),
+        Left::Standing(why) => (false, None, Some(why.to_string())),
+    };
+    json!({
+        "channel": state.channel,
+        "left": left,
+        "generation": generation,
+        "reason": reason,
+    })
 }

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod agent;
+pub mod as_agent;
 pub mod channel;
 pub mod completions;
 pub mod deliver;
@@ -11,6 +12,7 @@ pub mod inbox;
 pub mod join;
 pub mod leave;
 pub mod members;
+pub mod message;
 pub mod post;
 pub mod space;
 pub mod status;

@@ -40,8 +40,7 @@ pub(super) async fn ensure(
         if let Some(url) = plan.before.as_ref().map(|mesh| mesh.server.clone()) {
             refuse_other_settings(plan, &url)?;
             let info = probe(&url).await?;
-            ctx.out
-                .proven(format!("nats-server {} answers at {url}", info.version));
+            ctx.out.proven(format!("nats-server {} answers at {url}", info.version));
             return Ok(Served::Attached(url));
         }
         // It was started by an `up` that died before it could record where: nobody uses it yet.
@@ -61,8 +60,7 @@ pub(super) async fn ensure(
     };
     let broker = launch.start().await?;
     let (version, source, url) = (&binary.version, binary.source, broker.url());
-    ctx.out
-        .proven(format!("nats-server {version} ({source}) answers at {url}"));
+    ctx.out.proven(format!("nats-server {version} ({source}) answers at {url}"));
     Ok(Served::Started(Box::new(broker)))
 }
 

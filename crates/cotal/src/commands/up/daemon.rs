@@ -32,10 +32,8 @@ fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
         serving(up, space, pid);
         return Exit::Ok;
     }
-    let line = format!(
-        "space {space}: delivery daemon {pid} runs, and does not serve ({})",
-        said(probed)
-    );
+    let line =
+        format!("space {space}: delivery daemon {pid} runs, and does not serve ({})", said(probed));
     up.ctx.out.warn(line);
     Exit::NotServing
 }
@@ -54,12 +52,7 @@ async fn started(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Exit
             Exit::NotServing
         }
         Started::NotBound { last, reason } => {
-            not_there(
-                up,
-                space,
-                &format!("runs, and does not serve ({})", said(&last)),
-                &reason,
-            );
+            not_there(up, space, &format!("runs, and does not serve ({})", said(&last)), &reason);
             Exit::NotServing
         }
     })
@@ -84,13 +77,9 @@ fn serving(up: &Up<'_>, space: &Space, pid: u32) {
 fn not_there(up: &Up<'_>, space: &Space, how: &str, reason: &str) {
     let log = up.root.delivery_log(&Segment::from(space));
     let log = log.display();
-    up.ctx.out.warn(format!(
-        "space {space}: the delivery daemon {how}; its log, {log}, says:"
-    ));
+    up.ctx.out.warn(format!("space {space}: the delivery daemon {how}; its log, {log}, says:"));
     for line in reason.lines() {
-        up.ctx
-            .out
-            .note(format_args!("    {}", crate::output::plain(line)));
+        up.ctx.out.note(format_args!("    {}", crate::output::plain(line)));
     }
 }
 

@@ -78,17 +78,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let served = broker::ensure(&args, &plan, &root, authorities.first(), ctx).await?;
     let mesh = plan.mesh(served.url());
     mesh.save(&root)?;
-    let address = BrokerAddress {
-        url: mesh.server.clone(),
-        tls: tls_of(&mesh),
-    };
-    let up = Up {
-        ctx,
-        root,
-        mesh,
-        address,
-        log_format: ctx.log_format,
-    };
+    let up = Up::new(ctx, root, mesh);
     let exit = up.spaces(&authorities).await?;
     drop(held);
     ctx.out.data(&up.mesh.server)?;
@@ -112,7 +102,7 @@ fn authorities(root: &Root, plan: &Plan) -> anyhow::Result<Vec<Authority>> {
 }
 
 /// A mesh whose broker answers.
-struct Up<'a> {
+pub struct Up<'a> {
     ctx: &'a Context,
     root: Root,
     mesh: MeshFile,
@@ -120,9 +110,15 @@ struct Up<'a> {
     log_format: LogFormat,
 }
 
-impl Up<'_> {
+impl<'a> Up<'a> {
+    /// The spaces of `mesh`, as `ctx` completes them.
+    pub fn new(ctx: &'a Context, root: Root, mesh: MeshFile) -> Self {
+        let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(&mesh) };
+        Self { ctx, root, mesh, address, log_format: ctx.log_format }
+    }
+
     /// Completes every space; the worst outcome is the command's.
-    async fn spaces(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
+    pub async fn spaces(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
         if self.mesh.mode == Mode::Open {
             for space in &self.mesh.spaces {
                 self.open_space(space).await?;
@@ -188,9 +184,7 @@ impl Up<'_> {
         for (stream, changes) in &done.repaired {
             for change in changes {
                 let (field, from, to) = (change.field, &change.from, &change.to);
-                out.warn(format!(
-                    "{stream}: {field} was {from}, the wire demands {to}: repaired"
-                ));
+                out.warn(format!("{stream}: {field} was {from}, the wire demands {to}: repaired"));
             }
         }
         match done.created.len() {

@@ -40,13 +40,7 @@ impl Plan {
             Some(port) => ListenPort::Fixed(port),
             None => port_of(before.as_ref().map_or(DEFAULT_SERVER, |mesh| &mesh.server))?,
         };
-        Ok(Self {
-            mode,
-            durability,
-            spaces: spaces(args, before.as_ref())?,
-            port,
-            before,
-        })
+        Ok(Self { mode, durability, spaces: spaces(args, before.as_ref())?, port, before })
     }
 
     /// The content of `mesh.json` once the broker answers at `server`.
@@ -128,26 +122,13 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_added() {
         let before = mesh("nats://127.0.0.1:4333", Mode::Auth);
-        let line = [
-            "--space",
-            "beta",
-            "--durability",
-            "default",
-            "--server-port",
-            "0",
-        ];
+        let line = ["--space", "beta", "--durability", "default", "--server-port", "0"];
         let plan = Plan::new(&args(&line), Some(before)).unwrap();
         let names: Vec<_> = plan.spaces.iter().map(Space::as_str).collect();
         assert_eq!(names, ["alpha", "beta"]);
-        assert_eq!(
-            (plan.durability, plan.port),
-            (Durability::Default, ListenPort::Any)
-        );
+        assert_eq!((plan.durability, plan.port), (Durability::Default, ListenPort::Any));
         let fresh = Plan::new(&args(&[]), None).unwrap();
-        assert_eq!(
-            (fresh.spaces[0].as_str(), fresh.port),
-            ("main", ListenPort::Fixed(4222))
-        );
+        assert_eq!((fresh.spaces[0].as_str(), fresh.port), ("main", ListenPort::Fixed(4222)));
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! What `post`, `dm`, `join`, `leave` and `inbox` have in common: they speak as an agent.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use cotal_client::{
+    ConnectError, ControlError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
+    TlsMode,
+};
+use cotal_wire::Channel;
+use cotal_wire::control::Code;
+use cotal_wire::creds::Claims;
+
+use crate::cli::MeshArgs;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Which agent a command speaks as.
+#[derive(Debug, clap::Args)]
+pub struct AgentArgs {
+    /// The agent: NAME, or <owner>.<actor>.
+    #[arg(long = "as", value_name = "NAME", required_unless_present = "creds")]
+    pub name: Option<String>,
+    /// Its creds file, instead of the one that this root keeps.
+    #[arg(long, value_name = "FILE")]
+    pub creds: Option<PathBuf>,
+    #[command(flatten)]
+    pub mesh: MeshArgs,
+}
+
+impl AgentArgs {
+    /// Connects as the agent, as `tune` wants the endpoint to be.
+    pub async fn connect(
+        &self,
+        ctx: &Context,
+        tune: impl FnOnce(EndpointOptions) -> EndpointOptions,
+    ) -> anyhow::Result<Endpoint> {
+        let mut options = match &self.creds {
+            Some(file) => self.with_file(file, ctx)?,
+            None => self.from_root(ctx)?,
+        };
+        if let Some(name) = self.name.as_ref().filter(|name| !name.contains('.')) {
+            options = options.name(name.as_str());
+        }
+        let endpoint = Endpoint::connect(tune(options)).await.map_err(not_connected)?;
+        match &self.mesh.space {
+            Some(space) if space != endpoint.space() => {
+                let message =
+                    format!("the credential is for space {}, not for {space}", endpoint.space());
+                endpoint.close().await;
+                Err(Failure::new(Exit::Usage, message).into())
+            }
+            _ => Ok(endpoint),
+        }
+    }
+
+    fn from_root(&self, ctx: &Context) -> anyhow::Result<EndpointOptions> {
+        let target = ctx.target(&self.mesh)?;
+        let creds = target.agent_creds(self.name.as_deref().unwrap_or_default())?;
+        let credential = Credential::Source(creds.into());
+        Ok(EndpointOptions::new(target.server, credential).tls(target.tls))
+    }
+
+    /// A creds file says by itself who and where; only the broker's address is missing.
+    fn with_file(&self, file: &PathBuf, ctx: &Context) -> anyhow::Result<EndpointOptions> {
+        if let Some(server) = &self.mesh.server {
+            let tls = if server.starts_with("tls://") {
+                TlsMode::Required { ca: None }
+            } else {
+                TlsMode::Plain
+            };
+            return Ok(EndpointOptions::from_file(server, file).tls(tls));
+        }
+        let mut mesh = self.mesh.clone();
+        mesh.space = mesh.space.or(space_of(file)?);
+        let target = ctx
+            .target(&mesh)
+            .context("no --server was named, and no root here knows the credential's space")?;
+        Ok(EndpointOptions::from_file(target.server, file).tls(target.tls))
+    }
+}
+
+fn space_of(file: &PathBuf) -> anyhow::Result<Option<cotal_wire::Space>> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| Failure::new(Exit::Absent, format!("{}: {e}", file.display())))?;
+    let creds = cotal_wire::creds::Creds::parse(&text)
+        .map_err(|e| Failure::new(Exit::Usage, format!("{}: {e}", file.display())))?;
+    Ok(Claims::space(&creds.claims).ok())
+}
+
+/// Reads a channel of the command line.
+pub fn channel(text: &str) -> Result<Channel, String> {
+    Channel::parse(text).map_err(|e| e.to_string())
+}
+
+/// The broker's answer below decides the code; what the client found itself is decided here.
+fn not_connected(error: ConnectError) -> anyhow::Error {
+    let exit = match &error {
+        ConnectError::Creds(_) | ConnectError::Identity(_) | ConnectError::Anonymous => {
+            Exit::Denied
+        }
+        ConnectError::Connect(_) => return error.into(),
+    };
+    let message = anyhow::Error::from(error);
+    Failure::new(exit, format!("{message:#}")).into()
+}
+
+/// A message that was not sent.
+pub fn not_sent(error: SendError) -> anyhow::Error {
+    let exit = match &error {
+        SendError::TooLarge { .. } => Exit::Refused,
+        SendError::Duplicate { .. } => Exit::Conflict,
+        SendError::Unwritable(_) => Exit::Failure,
+        SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
+    };
+    Failure::new(exit, error.to_string()).into()
+}
+
+/// A control request that failed.
+pub fn not_answered(error: ControlError) -> anyhow::Error {
+    let message = error.to_string();
+    Failure::new(exit_of(&error.into()), message).into()
+}
+
+/// The code of a durable half that is missing.
+pub fn exit_of(why: &Shortfall) -> Exit {
+    match why {
+        Shortfall::NoDaemon => Exit::NotServing,
+        Shortfall::Silent { .. } => Exit::TimedOut,
+        Shortfall::Denied { .. } => Exit::Denied,
+        Shortfall::Refused { code: Some(Code::Denied | Code::Retired), .. } => Exit::Denied,
+        Shortfall::Refused { code: Some(Code::NotProvisioned), .. } => Exit::Absent,
+        Shortfall::Refused { code: Some(Code::NotReady | Code::Unavailable), .. } => {
+            Exit::NotServing
+        }
+        Shortfall::Refused {
+            code: Some(Code::Conflict | Code::Superseded | Code::StaleGeneration),
+            ..
+        }
+        | Shortfall::Superseded => Exit::Conflict,
+        Shortfall::Refused { .. } => Exit::Refused,
+        Shortfall::Evicted => Exit::Partial,
+        Shortfall::ConnectionLost | Shortfall::Stopped => Exit::Unreachable,
+        Shortfall::Failed(_) => Exit::Failure,
+    }
+}
+
+/// What to do about a durable half that is missing.
+pub fn advice(why: &Shortfall) -> &'static str {
+    match why {
+        Shortfall::NoDaemon | Shortfall::Silent { .. } => {
+            "`cotal status` shows the daemon and `cotal up` starts a missing one; then do this again"
+        }
+        Shortfall::Evicted | Shortfall::Superseded | Shortfall::ConnectionLost => "do this again",
+        Shortfall::Denied { .. } => "the agent's credential does not grant this: provision it anew",
+        Shortfall::Refused { .. } | Shortfall::Stopped | Shortfall::Failed(_) => {
+            "the reason above says what is missing"
+        }
+    }
+}

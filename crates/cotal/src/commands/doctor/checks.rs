@@ -1,0 +1,231 @@
+//! The checks of `doctor`; each gives findings and none changes anything.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cotal_broker::probe;
+use cotal_manager::{Authority, DAEMON_CREDENTIALS, clock};
+use cotal_wire::Space;
+use cotal_wire::creds::Creds;
+use cotal_workspace::{Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretStore};
+
+use super::{Finding, Verdict};
+use crate::context::Context;
+
+/// The program that `up` would run.
+pub(super) async fn program(ctx: &Context, explicit: Option<PathBuf>) -> Finding {
+    match ctx.locate_broker(explicit).await {
+        Ok(binary) => {
+            let (path, version) = (binary.path.display(), &binary.version);
+            let found = format!("{path} is {version}, {}", binary.source);
+            if binary.warnings.is_empty() {
+                return Finding::new("nats-server", Verdict::Ok, found);
+            }
+            let detail = format!("{found}; {}", binary.warnings.join("; "));
+            Finding::new("nats-server", Verdict::Warning, detail)
+        }
+        Err(error) => Finding::new("nats-server", Verdict::Broken, format!("{error:#}")),
+    }
+}
+
+/// Everything below one root.
+pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
+    let shown = root.dir().display().to_string();
+    let mut findings = vec![Finding::new("root", Verdict::Ok, shown)];
+    findings.extend(modes(root));
+    let mesh = match MeshFile::load(root) {
+        Ok(Some(mesh)) => mesh,
+        Ok(None) => {
+            let detail = "there is none yet: run `cotal up`";
+            findings.push(Finding::new("mesh", Verdict::Warning, detail));
+            return findings;
+        }
+        Err(error) => {
+            findings.push(Finding::new("mesh", Verdict::Broken, error.to_string()));
+            return findings;
+        }
+    };
+    findings.push(durability(mesh.durability));
+    findings.push(broker(&mesh).await);
+    for space in &mesh.spaces {
+        findings.push(registered(ctx, root, &mesh, space));
+        if mesh.mode == Mode::Auth {
+            findings.extend(credentials(root, space));
+        }
+    }
+    findings
+}
+
+/// Says what a power failure can lose.
+fn durability(durability: Durability) -> Finding {
+    let (verdict, detail) = match durability {
+        Durability::Strict => {
+            (Verdict::Ok, "sync_interval is always: an acknowledged write survives a power failure")
+        }
+        Durability::Default => (
+            Verdict::Warning,
+            "sync_interval is the broker's 2 minutes: a power failure, or a crash of the whole \
+             machine, can lose writes acknowledged since the last sync; a crash of the broker \
+             alone loses none. `cotal up --durability strict` syncs every write, at about a \
+             fifteenth of the speed",
+        ),
+    };
+    Finding::new("durability", verdict, detail)
+}
+
+async fn broker(mesh: &MeshFile) -> Finding {
+    match probe(&mesh.server).await {
+        Ok(info) if info.auth_required == (mesh.mode == Mode::Auth) => {
+            let detail = format!("nats-server {} answers at {}", info.version, mesh.server);
+            Finding::new("broker", Verdict::Ok, detail)
+        }
+        Ok(_) => {
+            let detail = format!(
+                "what answers at {} is not this root's broker: its authentication differs",
+                mesh.server
+            );
+            Finding::new("broker", Verdict::Broken, detail)
+        }
+        Err(error) => Finding::new("broker", Verdict::Warning, error.to_string()),
+    }
+}
+
+fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Finding {
+    let check = format!("registry of {space}");
+    match ctx.recorded(space) {
+        Ok(Some(entry)) if entry.root == root.dir() && entry.server == mesh.server => {
+            Finding::new(check, Verdict::Ok, entry.server)
+        }
+        Ok(Some(entry)) => {
+            let (dir, server) = (entry.root.display(), &entry.server);
+            let detail = format!("it records {server} of {dir}: `cotal up` here records this root");
+            Finding::new(check, Verdict::Warning, detail)
+        }
+        Ok(None) => {
+            let detail = "the space is not recorded: `cotal up` records it";
+            Finding::new(check, Verdict::Warning, detail)
+        }
+        Err(error) => Finding::new(check, Verdict::Broken, format!("{error:#}")),
+    }
+}
+
+fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
+    let check = format!("trust of {space}");
+    let mut findings = vec![match Authority::open(root, space) {
+        Ok(authority) => {
+            let account = authority.account().public_key();
+            Finding::new(check, Verdict::Ok, format!("account {account}"))
+        }
+        Err(error) => Finding::new(check, Verdict::Broken, error.to_string()),
+    }];
+    let store = FileStore::new(root.clone());
+    let now = clock::unix_seconds();
+    for kind in DAEMON_CREDENTIALS {
+        let key = SecretKey::new(space, kind);
+        findings.push(match store.get(&key) {
+            Ok(Some(secret)) => match Creds::parse(secret.expose()) {
+                Ok(creds) => expiry(&key, creds.claims.expires_at, now),
+                Err(error) => broken(&key, &format!("{error}; `cotal up` mints it anew")),
+            },
+            Ok(None) => broken(&key, "there is none: `cotal up` mints it"),
+            Err(error) => broken(&key, &error.to_string()),
+        });
+    }
+    findings
+}
+
+fn broken(key: &SecretKey, detail: &str) -> Finding {
+    Finding::new(key.to_string(), Verdict::Broken, detail)
+}
+
+fn expiry(key: &SecretKey, expires_at: Option<i64>, now: i64) -> Finding {
+    let (verdict, detail) = match expires_at.map(|end| end - now) {
+        None => (Verdict::Ok, "does not expire".to_owned()),
+        Some(left) if left <= 0 => {
+            (Verdict::Broken, "has expired: `cotal up` renews it".to_owned())
+        }
+        Some(left) if left < 3_600 => {
+            let minutes = left / 60;
+            (Verdict::Warning, format!("expires in {minutes} min: `cotal up` renews it"))
+        }
+        Some(left) => (Verdict::Ok, format!("expires in {} h", left / 3_600)),
+    };
+    Finding::new(key.to_string(), verdict, detail)
+}
+
+/// Secrets are for their owner alone: files `0600` inside directories `0700` (`wire.md` §9).
+fn modes(root: &Root) -> Vec<Finding> {
+    let mut open = Vec::new();
+    if let Err(error) = walk(&root.dot_dir(), &mut open) {
+        return vec![Finding::new("modes", Verdict::Broken, error.to_string())];
+    }
+    if open.is_empty() {
+        let detail = "every secret is 0600 inside 0700";
+        return vec![Finding::new("modes", Verdict::Ok, detail)];
+    }
+    let say = |path: PathBuf| {
+        let detail = format!("{} can be read by others: chmod go= it", path.display());
+        Finding::new("modes", Verdict::Broken, detail)
+    };
+    open.into_iter().map(say).collect()
+}
+
+/// Collects what holds secrets and is not its owner's alone. The broker's own files lie inside a
+/// directory that nobody else can enter.
+fn walk(dir: &Path, open: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    if dir.metadata()?.mode() & 0o077 != 0 {
+        open.push(dir.to_owned());
+    }
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = path.symlink_metadata()?;
+        let is_broker = path.file_name().is_some_and(|name| name == "broker");
+        if meta.is_dir() && !is_broker {
+            walk(&path, open)?;
+        } else if meta.is_file() && is_secret(&path) && meta.mode() & 0o077 != 0 {
+            open.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_secret(path: &Path) -> bool {
+    let extension = path.extension().and_then(|e| e.to_str());
+    let name = path.file_name().and_then(|n| n.to_str());
+    matches!(extension, Some("creds" | "seed" | "pending"))
+        || matches!(name, Some("account.json" | "system.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_that_others_can_read_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let space = Space::parse("main").unwrap();
+        Authority::create_or_open(&root, &space).unwrap();
+        let verdicts = |root| modes(root).iter().map(|f| f.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(&root), [Verdict::Ok]);
+        let seed = root.operator_seed();
+        std::fs::set_permissions(&seed, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(verdicts(&root), [Verdict::Broken]);
+    }
+
+    #[test]
+    fn expiry_is_told_in_time() {
+        let space = Space::parse("main").unwrap();
+        let key = SecretKey::new(&space, DAEMON_CREDENTIALS[0].clone());
+        for (end, verdict) in [
+            (None, Verdict::Ok),
+            (Some(100), Verdict::Broken),
+            (Some(200), Verdict::Warning),
+            (Some(100_000), Verdict::Ok),
+        ] {
+            assert_eq!(expiry(&key, end, 100).verdict, verdict, "{end:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `cotal doctor`: what is wrong with this machine or root, and what to do about it.
+
+mod checks;
+
+use serde::Serialize;
+
+use crate::cli::JsonArg;
+use crate::context::Context;
+use crate::exit::Exit;
+
+/// Checks the broker, the files and the credentials of this root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Ends with 0 when nothing is broken; warnings do not count.
+
+Examples:
+  cotal doctor
+  cotal doctor --json")]
+pub struct Args {
+    /// The nats-server to look at; else the one that `up` would run.
+    #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
+    nats_server: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warning,
+    Broken,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: String,
+    verdict: Verdict,
+    /// What was found, and what to do when it is not right.
+    detail: String,
+}
+
+impl Finding {
+    fn new(check: impl Into<String>, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { check: check.into(), verdict, detail: detail.into() }
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let mut findings = vec![checks::program(ctx, args.nats_server.clone()).await];
+    match ctx.root() {
+        Ok(root) => findings.extend(checks::root(ctx, &root).await),
+        Err(error) => findings.push(Finding::new("root", Verdict::Warning, error.to_string())),
+    }
+    if args.output.json {
+        ctx.out.json(&findings)?;
+    } else {
+        for finding in &findings {
+            let mark = match finding.verdict {
+                Verdict::Ok => "ok      ",
+                Verdict::Warning => "warning ",
+                Verdict::Broken => "broken  ",
+            };
+            ctx.out.data(format_args!("{mark}  {}: {}", finding.check, finding.detail))?;
+        }
+    }
+    let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
+    Ok(if broken { Exit::Failure } else { Exit::Ok })
+}

@@ -1,0 +1,114 @@
+//! Asks everything that `status` shows; what does not answer is noted and skipped.
+
+use cotal_broker::probe;
+use cotal_manager::launch::{running_broker, running_daemon};
+use cotal_manager::rows::AclRows;
+use cotal_manager::{Authority, BrokerAddress, Liveness, Office, Rail};
+use cotal_nats::{Bucket, Connection, NatsError};
+use cotal_wire::Space;
+use cotal_wire::control::{DeliveryStatus, op};
+use cotal_wire::names::{self, LEASE_KEY};
+use cotal_wire::rows::LeaseRow;
+use cotal_workspace::{MeshFile, Mode, Root};
+use serde_json::json;
+
+use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
+use crate::context::tls_of;
+
+/// Collects the status of a root.
+pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Status> {
+    let pid = running_broker(root)?.map(|broker| broker.pid());
+    let (version, error) = match probe(&mesh.server).await {
+        Ok(info) => (Some(info.version.to_string()), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let answers = version.is_some();
+    let mut spaces = Vec::new();
+    for space in &mesh.spaces {
+        spaces.push(space_status(root, mesh, space, answers).await?);
+    }
+    Ok(Status {
+        root: root.dir().to_owned(),
+        mode: mesh.mode,
+        durability: mesh.durability,
+        broker: BrokerStatus { server: mesh.server.clone(), pid, version, error },
+        spaces,
+    })
+}
+
+async fn space_status(
+    root: &Root,
+    mesh: &MeshFile,
+    space: &Space,
+    broker_answers: bool,
+) -> anyhow::Result<SpaceStatus> {
+    let mut status = SpaceStatus {
+        space: space.clone(),
+        delivery: (mesh.mode == Mode::Auth).then_some("unknown"),
+        pid: running_daemon(root, space)?.map(|daemon| daemon.pid()),
+        lease: None,
+        agents: None,
+        streams: Vec::new(),
+        counters: None,
+        errors: Vec::new(),
+    };
+    if broker_answers && mesh.mode == Mode::Auth {
+        let asked = ask(root, mesh, &mut status).await;
+        if let Err(error) = asked {
+            status.errors.push(format!("{error:#}"));
+        }
+    }
+    Ok(status)
+}
+
+async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::Result<()> {
+    let space = status.space.clone();
+    let authority = Authority::open(root, &space)?;
+    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
+    let (own, connection) = authority.connect(Office::Operator, &address).await?;
+    status.delivery = Some(match Rail::new(&connection, &space, &own).probe().await {
+        Liveness::Bound => "bound",
+        Liveness::Unbound => "unbound",
+        Liveness::Unknown(why) => {
+            status.errors.push(why);
+            "unknown"
+        }
+    });
+    status.lease = lease(&connection, &space).await?;
+    status.agents = Some(AclRows::read(&connection, &space).await?.live().count());
+    status.streams = streams(&connection, &space).await?;
+    if status.delivery == Some("bound") {
+        let (own, connection) = authority.connect(Office::Supervisor, &address).await?;
+        let rail = Rail::new(&connection, &space, &own);
+        let counters = rail.admin(op::DELIVERY_STATUS, json!({})).await?;
+        status.counters = Some(serde_json::from_value::<DeliveryStatus>(counters)?);
+    }
+    Ok(())
+}
+
+async fn lease(connection: &Connection, space: &Space) -> anyhow::Result<Option<Lease>> {
+    let bucket = Bucket::new(connection, &space.bucket(names::Bucket::Delivery));
+    let Some(entry) = bucket.get(LEASE_KEY).await? else {
+        return Ok(None);
+    };
+    let Some(value) = entry.live() else {
+        return Ok(None);
+    };
+    let row = LeaseRow::parse(value)?;
+    Ok(Some(Lease { holder: row.holder.to_string(), since: row.since, ready: row.ready }))
+}
+
+async fn streams(connection: &Connection, space: &Space) -> Result<Vec<StreamStatus>, NatsError> {
+    let mut streams = Vec::new();
+    for config in space.stream_configs(0, false) {
+        let state = connection.stream_state(&config.name).await?;
+        streams.push(StreamStatus {
+            name: config.name,
+            messages: state.messages,
+            bytes: state.bytes,
+            last_seq: state.last_seq,
+            consumers: state.consumer_count,
+        });
+    }
+    Ok(streams)
+}

@@ -1,0 +1,183 @@
+//! `cotal status`: what runs, who is there and what was missed.
+//!
+//! Invariant: a thing is called serving only when a responder answered just now. What could not be
+//! asked is said to be unknown, never guessed.
+
+mod collect;
+
+use cotal_wire::control::DeliveryStatus;
+use serde::Serialize;
+
+use crate::cli::JsonArg;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::output::plain;
+
+/// Shows what runs, who is there and what was missed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
+reached.
+
+Examples:
+  cotal status
+  cotal status --json")]
+pub struct Args {
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// Everything that `status` knows.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    root: std::path::PathBuf,
+    mode: cotal_workspace::Mode,
+    durability: cotal_workspace::Durability,
+    broker: BrokerStatus,
+    spaces: Vec<SpaceStatus>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BrokerStatus {
+    server: String,
+    pid: Option<u32>,
+    version: Option<String>,
+    /// Why it could not be asked.
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SpaceStatus {
+    space: cotal_wire::Space,
+    /// `bound`, `unbound` or `unknown`; absent on an open mesh, which has no daemon.
+    delivery: Option<&'static str>,
+    pid: Option<u32>,
+    lease: Option<Lease>,
+    agents: Option<usize>,
+    streams: Vec<StreamStatus>,
+    counters: Option<DeliveryStatus>,
+    /// What could not be asked, and why.
+    errors: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lease {
+    holder: String,
+    since: i64,
+    ready: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StreamStatus {
+    name: String,
+    messages: u64,
+    bytes: u64,
+    last_seq: u64,
+    consumers: u64,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let root = ctx.root()?;
+    let mesh = ctx.mesh(&root)?;
+    let status = collect::status(&root, &mesh).await?;
+    let exit = verdict(&status);
+    if args.output.json {
+        ctx.out.json(&status)?;
+    } else {
+        print(&status, ctx)?;
+    }
+    Ok(exit)
+}
+
+fn verdict(status: &Status) -> Exit {
+    let serves = |space: &SpaceStatus| matches!(space.delivery, None | Some("bound"));
+    if status.broker.version.is_none() {
+        Exit::Unreachable
+    } else if status.spaces.iter().all(serves) {
+        Exit::Ok
+    } else {
+        Exit::NotServing
+    }
+}
+
+fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
+    let out = &ctx.out;
+    out.data(format_args!("root      {}", status.root.display()))?;
+    let broker = &status.broker;
+    let pid = broker.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
+    match (&broker.version, &broker.error) {
+        (Some(version), _) => {
+            let server = &broker.server;
+            out.data(format_args!("broker    nats-server {version} at {server}{pid}"))?;
+        }
+        (None, why) => {
+            let why = why.as_deref().unwrap_or("it does not answer");
+            out.data(format_args!("broker    not reached: {why}"))?;
+        }
+    }
+    for space in &status.spaces {
+        print_space(space, ctx)?;
+    }
+    Ok(())
+}
+
+fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
+    let out = &ctx.out;
+    out.data("")?;
+    out.data(format_args!("space     {}", space.space))?;
+    let pid = space.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
+    match space.delivery {
+        None => out.data("delivery  none: an open mesh is live-only")?,
+        Some("bound") => out.data(format_args!("delivery  serving{pid}"))?,
+        Some("unbound") => out.data(format_args!("delivery  not serving{pid}"))?,
+        Some(_) => out.data(format_args!("delivery  unknown{pid}"))?,
+    }
+    if let Some(lease) = &space.lease {
+        let ready = if lease.ready { "ready" } else { "not ready" };
+        out.data(format_args!("lease     {}, {ready}", lease.holder))?;
+    }
+    if let Some(agents) = space.agents {
+        out.data(format_args!("agents    {agents}"))?;
+    }
+    for stream in &space.streams {
+        out.data(format_args!(
+            "stream    {}: {} messages, {} bytes, {} consumers",
+            stream.name, stream.messages, stream.bytes, stream.consumers
+        ))?;
+    }
+    if let Some(counters) = &space.counters {
+        print_counters(counters, ctx)?;
+    }
+    for error in &space.errors {
+        out.warn(plain(error));
+    }
+    Ok(())
+}
+
+fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()> {
+    let out = &ctx.out;
+    out.data(format_args!(
+        "counted   {} posts, {} copies, {} delivered, {} denied, {} refused, {} waiting, \
+         {} parked, {} given up",
+        counters.posts,
+        counters.copies,
+        counters.delivered,
+        counters.denied,
+        counters.refused_posts,
+        counters.waiting,
+        counters.parked,
+        counters.given_up
+    ))?;
+    for miss in &counters.missed {
+        out.data(format_args!(
+            "missed    {}: {} unread copies were evicted by the cap",
+            miss.member, miss.missed
+        ))?;
+    }
+    Ok(())
+}
