@@ -101,11 +101,7 @@ fn outside(
             None => Some(DenyReason::EarlierGeneration),
         };
     }
-    if seq <= row.join_cursor {
-        Some(DenyReason::BeforeJoin)
-    } else {
-        Some(DenyReason::AfterLeave)
-    }
+    if seq <= row.join_cursor { Some(DenyReason::BeforeJoin) } else { Some(DenyReason::AfterLeave) }
 }
 
 #[cfg(test)]

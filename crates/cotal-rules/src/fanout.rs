@@ -50,11 +50,7 @@ pub struct Plan {
 #[must_use]
 pub fn plan(post: Post<'_>, dir: &Directory, now_ms: i64) -> Plan {
     let class = dir.class(post.channel);
-    let mut plan = Plan {
-        class,
-        copies: Vec::new(),
-        unsure: Vec::new(),
-    };
+    let mut plan = Plan { class, copies: Vec::new(), unsure: Vec::new() };
     match class {
         _ if !post.sender.has_real_owner() => {}
         DeliveryClass::Durable => durable(post, dir, &mut plan),
@@ -93,11 +89,7 @@ fn mentioned(post: Post<'_>, dir: &Directory, now_ms: i64, copies: &mut Vec<Copy
         let eligible = acl.allows(post.channel) && acl.covers_age(post.seq);
         let again = copies.iter().any(|copy| copy.member == member);
         if eligible && !again && member.principal != *post.sender {
-            copies.push(Copy {
-                member,
-                generation: 0,
-                reason: Reason::LiveMention,
-            });
+            copies.push(Copy { member, generation: 0, reason: Reason::LiveMention });
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod authorize;
 pub mod directory;
 pub mod fanout;
+pub mod lease;
 pub mod membership;
 pub mod overflow;
 pub mod waiting;
@@ -17,3 +18,4 @@ mod testing;
 pub use authorize::{DenyReason, Verdict, verdict};
 pub use directory::{Acl, Applied, Directory, GarbledMember, Membership, Resolved};
 pub use fanout::{Copy, Plan, Post, plan};
+pub use lease::LeaseKeeper;

@@ -75,9 +75,7 @@ pub fn join(current: Option<&Membership>, acl: Acl<'_>, change: Change<'_>) -> J
     }
     let (generation, expect) = match current {
         Some(row) if row.is_open() => {
-            return JoinStep::AlreadyJoined {
-                membership: row.clone(),
-            };
+            return JoinStep::AlreadyJoined { membership: row.clone() };
         }
         Some(row) => (row.generation + 1, Expect::Revision(row.revision)),
         None => (1, Expect::Absent),

@@ -54,10 +54,7 @@ impl OverflowMeter {
     /// room has lost nothing, so one subject listing spares a check of every member at start.
     pub fn seed(&mut self, member: &Lifecycle, held: u64) {
         let at_most = held.min(PER_SUBJECT);
-        let fill = Fill {
-            at_most,
-            ..Fill::default()
-        };
+        let fill = Fill { at_most, ..Fill::default() };
         self.members.entry_ref(member).or_insert(fill);
     }
 
@@ -68,10 +65,7 @@ impl OverflowMeter {
             Some(fill) => fill.at_most += 1,
             None => {
                 let at_most = PER_SUBJECT;
-                let fill = Fill {
-                    at_most,
-                    ..Fill::default()
-                };
+                let fill = Fill { at_most, ..Fill::default() };
                 self.members.insert(member.clone(), fill);
             }
         }
@@ -88,9 +82,7 @@ impl OverflowMeter {
     /// read.
     #[must_use]
     pub fn needs_check(&self, member: &Lifecycle) -> bool {
-        self.members
-            .get(member)
-            .is_none_or(|fill| fill.at_most >= PER_SUBJECT)
+        self.members.get(member).is_none_or(|fill| fill.at_most >= PER_SUBJECT)
     }
 
     /// Takes the unread count (pending plus ack-pending) that was read after every copy counted so
@@ -99,11 +91,8 @@ impl OverflowMeter {
     pub fn checked(&mut self, member: &Lifecycle, unread: u64) -> Overflow {
         let fill = self.members.entry_ref(member).or_default();
         let unread = unread.min(PER_SUBJECT);
-        let missed = if unread == PER_SUBJECT {
-            fill.at_most.saturating_sub(PER_SUBJECT)
-        } else {
-            0
-        };
+        let missed =
+            if unread == PER_SUBJECT { fill.at_most.saturating_sub(PER_SUBJECT) } else { 0 };
         fill.at_most = unread;
         fill.total += missed;
         let before = fill.episode;
@@ -122,10 +111,7 @@ impl OverflowMeter {
 
     /// Members that missed anything since the start, with how much.
     pub fn missed(&self) -> impl Iterator<Item = (&Lifecycle, u64)> {
-        let missed = self
-            .members
-            .iter()
-            .map(|(member, fill)| (member, fill.total));
+        let missed = self.members.iter().map(|(member, fill)| (member, fill.total));
         missed.filter(|(_, total)| *total > 0)
     }
 
@@ -167,23 +153,13 @@ mod tests {
             told.push(meter.checked(&bob, unread));
         }
         use Overflow::{Began, Ended, More, Quiet};
-        let want = [
-            Quiet,
-            Quiet,
-            Began { missed: 1 },
-            More { missed: 1 },
-            More { missed: 1 },
-        ];
+        let want = [Quiet, Quiet, Began { missed: 1 }, More { missed: 1 }, More { missed: 1 }];
         assert_eq!(told, want);
         assert_eq!(meter.checked(&bob, 1_000), Quiet);
         assert_eq!(meter.checked(&bob, 400), Ended { missed: 3 });
         assert_eq!(meter.checked(&bob, 1_000), Quiet);
         meter.stored(&bob);
-        assert_eq!(
-            meter.checked(&bob, 1_000),
-            Began { missed: 1 },
-            "a second episode"
-        );
+        assert_eq!(meter.checked(&bob, 1_000), Began { missed: 1 }, "a second episode");
         assert_eq!(meter.missed().collect::<Vec<_>>(), [(&bob, 4)]);
     }
 

@@ -26,10 +26,7 @@ pub(crate) fn incarnation(actor: &str, letter: char) -> Lifecycle {
 
 pub(crate) fn acl(patterns: &[&str]) -> AclRow {
     AclRow {
-        allow_subscribe: patterns
-            .iter()
-            .map(|p| ChannelPattern::parse(p).unwrap())
-            .collect(),
+        allow_subscribe: patterns.iter().map(|p| ChannelPattern::parse(p).unwrap()).collect(),
         revision: 1,
         updated_at: 0,
         name: None,
@@ -39,25 +36,16 @@ pub(crate) fn acl(patterns: &[&str]) -> AclRow {
 }
 
 pub(crate) fn named(name: &str, patterns: &[&str]) -> AclRow {
-    AclRow {
-        name: Some(name.to_owned()),
-        ..acl(patterns)
-    }
+    AclRow { name: Some(name.to_owned()), ..acl(patterns) }
 }
 
 pub(crate) fn since(chat: u64, row: AclRow) -> AclRow {
-    let activated = Some(Frontier {
-        chat,
-        ..Frontier::default()
-    });
+    let activated = Some(Frontier { chat, ..Frontier::default() });
     AclRow { activated, ..row }
 }
 
 pub(crate) fn tombstone() -> AclRow {
-    AclRow {
-        retired: true,
-        ..acl(&[])
-    }
+    AclRow { retired: true, ..acl(&[]) }
 }
 
 pub(crate) fn row(
@@ -106,21 +94,18 @@ impl Fed {
 
     pub(crate) fn acl(&mut self, member: &Lifecycle, row: &AclRow) -> Applied {
         let revision = self.next();
-        self.dir
-            .apply_acl(&member.dotted(), Some(&json(row)), revision)
+        self.dir.apply_acl(&member.dotted(), Some(&json(row)), revision)
     }
 
     pub(crate) fn class(&mut self, key: &str, class: &str) -> Applied {
         let revision = self.next();
         let value = format!(r#"{{"deliveryClass":"{class}"}}"#);
-        self.dir
-            .apply_channel(key, Some(value.as_bytes()), revision)
+        self.dir.apply_channel(key, Some(value.as_bytes()), revision)
     }
 
     pub(crate) fn presence(&mut self, actor: &str, name: &str, ts: i64) -> Applied {
         let revision = self.next();
         let value = format!(r#"{{"card":{{"id":"local.{actor}","name":"{name}"}},"ts":{ts}}}"#);
-        self.dir
-            .apply_presence(&format!("local.{actor}"), Some(value.as_bytes()), revision)
+        self.dir.apply_presence(&format!("local.{actor}"), Some(value.as_bytes()), revision)
     }
 }

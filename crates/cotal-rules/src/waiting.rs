@@ -128,11 +128,7 @@ mod tests {
             })
             .collect();
         assert_eq!(delays, [2, 4, 8, 16, 30, 60, 60, 60, 60, 60]);
-        assert_eq!(
-            waiting.len(),
-            1,
-            "one entry holds one slot however often it comes back"
-        );
+        assert_eq!(waiting.len(), 1, "one entry holds one slot however often it comes back");
         assert_eq!(waiting.on_wait(&owner(1), 7, 11, 0), Wait::GiveUp);
         assert!(waiting.is_empty(), "a given-up entry holds no slot");
     }
@@ -144,16 +140,9 @@ mod tests {
             let wait = waiting.on_wait(&owner(1), entry, 1, 0);
             assert_eq!(wait, Wait::Retry { delay_ms: 2_000 });
         }
-        assert_eq!(
-            waiting.on_wait(&owner(1), 100, 1, 5),
-            Wait::Park { next_at: 2_005 }
-        );
+        assert_eq!(waiting.on_wait(&owner(1), 100, 1, 5), Wait::Park { next_at: 2_005 });
         let held = waiting.on_wait(&owner(1), 50, 2, 0);
-        assert_eq!(
-            held,
-            Wait::Retry { delay_ms: 4_000 },
-            "it keeps the slot it holds"
-        );
+        assert_eq!(held, Wait::Retry { delay_ms: 4_000 }, "it keeps the slot it holds");
         let other = waiting.on_wait(&owner(2), 100, 1, 0);
         assert_eq!(other, Wait::Retry { delay_ms: 2_000 });
         assert!(waiting.release(&owner(1), 50));

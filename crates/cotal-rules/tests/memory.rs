@@ -1,10 +1,7 @@
 //! The directory's room: the daemon's memory goal leaves it well under 60 MiB.
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::unwrap_used,
-    reason = "a measurement that cannot be made has failed"
-)]
+#![expect(clippy::unwrap_used, reason = "a measurement that cannot be made has failed")]
 
 use std::fmt::Write;
 
@@ -13,16 +10,8 @@ use cotal_rules::Directory;
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<usize>()
-        .unwrap()
-        * 1024
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
 #[test]

@@ -8,14 +8,7 @@ use crate::testing::{Fed, acl, chan, incarnation, json, life, row, since, tombst
 use Reason::{DurableChannel, LiveMention};
 
 fn judge(fed: &Fed, seq: u64, reason: Reason, generation: u64) -> Verdict {
-    verdict(
-        &life("bob"),
-        &chan("team"),
-        seq,
-        reason,
-        generation,
-        &fed.dir,
-    )
+    verdict(&life("bob"), &chan("team"), seq, reason, generation, &fed.dir)
 }
 
 fn member_with(patterns: &[&str], join: u64, leave: Option<u64>) -> Fed {
@@ -45,11 +38,7 @@ fn rdr_1_a_durable_entry_needs_the_acl_and_the_interval() {
     let mut stranger = Fed::default();
     stranger.acl(&life("bob"), &acl(&["team"]));
     let got = judge(&stranger, 5, DurableChannel, 1);
-    assert_eq!(
-        got,
-        Verdict::Deny(DenyReason::NotMember),
-        "an entry proves nothing (FAN-3)"
-    );
+    assert_eq!(got, Verdict::Deny(DenyReason::NotMember), "an entry proves nothing (FAN-3)");
 }
 
 #[test]
@@ -76,10 +65,7 @@ fn rdr_11_a_mention_needs_the_acl_only() {
     fed.member(&row("team", &life("bob"), 1, 10, Some(10)));
     assert_eq!(judge(&fed, 5, LiveMention, 0), Verdict::Release);
     fed.acl(&life("bob"), &acl(&["other"]));
-    assert_eq!(
-        judge(&fed, 5, LiveMention, 0),
-        Verdict::Deny(DenyReason::NotAllowed)
-    );
+    assert_eq!(judge(&fed, 5, LiveMention, 0), Verdict::Deny(DenyReason::NotAllowed));
 }
 
 #[test]
@@ -106,14 +92,7 @@ fn nothing_older_than_the_lifecycle_is_released_to_it() {
 #[test]
 fn an_owner_that_nobody_mints_is_refused() {
     let eve = Lifecycle::parse(&format!("evil.eve.{}", "a".repeat(26))).unwrap();
-    let got = verdict(
-        &eve,
-        &chan("team"),
-        5,
-        LiveMention,
-        0,
-        &Directory::default(),
-    );
+    let got = verdict(&eve, &chan("team"), 5, LiveMention, 0, &Directory::default());
     assert_eq!(got, Verdict::Deny(DenyReason::UnrealOwner));
 }
 
@@ -161,15 +140,9 @@ fn rdr_10_after_a_restart_the_old_interval_comes_from_history_or_stays_shut() {
         unknown,
         "an open row does not say where it ended"
     );
-    assert_eq!(
-        fed.dir.recover_member(&key, &old(Some(20)), closed),
-        Applied::Applied
-    );
+    assert_eq!(fed.dir.recover_member(&key, &old(Some(20)), closed), Applied::Applied);
     assert_eq!(judge(&fed, 15, DurableChannel, 1), Verdict::Release);
-    assert_eq!(
-        judge(&fed, 21, DurableChannel, 1),
-        Verdict::Deny(DenyReason::AfterLeave)
-    );
+    assert_eq!(judge(&fed, 21, DurableChannel, 1), Verdict::Deny(DenyReason::AfterLeave));
 }
 
 #[test]
@@ -182,11 +155,7 @@ fn a_row_made_anew_forgets_the_generations_before_its_removal() {
     let early = Verdict::Deny(DenyReason::BeforeJoin);
     assert_eq!(judge(&fed, 15, DurableChannel, 1), early);
     assert_eq!(judge(&fed, 41, DurableChannel, 1), Verdict::Release);
-    assert_eq!(
-        judge(&fed, 15, DurableChannel, 2),
-        early,
-        "of a generation that is no more"
-    );
+    assert_eq!(judge(&fed, 15, DurableChannel, 2), early, "of a generation that is no more");
 }
 
 proptest! {

@@ -18,9 +18,7 @@ fn real_member_key(key: &str) -> Option<(Channel, Lifecycle)> {
 }
 
 fn real_lifecycle(key: &str) -> Option<Lifecycle> {
-    Lifecycle::parse(key)
-        .ok()
-        .filter(|member| member.principal.has_real_owner())
+    Lifecycle::parse(key).ok().filter(|member| member.principal.has_real_owner())
 }
 
 /// Member rows.
@@ -36,10 +34,7 @@ impl Directory {
         }
         let Some(value) = value else {
             self.garbled_members.clear(key);
-            let ids = self
-                .channels
-                .get(&channel)
-                .zip(self.lifecycles.get(&member));
+            let ids = self.channels.get(&channel).zip(self.lifecycles.get(&member));
             if let Some((channel, member)) = ids {
                 self.rows.remove(channel, member);
             }
@@ -54,11 +49,7 @@ impl Directory {
             Err(error) => {
                 self.garbled_members.note(key, revision);
                 let who = &member.principal;
-                report(
-                    &format!("the member row of {who} on {channel}"),
-                    revision,
-                    &error,
-                )
+                report(&format!("the member row of {who} on {channel}"), revision, &error)
             }
         }
     }
@@ -81,10 +72,7 @@ impl Directory {
             self.put_member(&channel, &member, &row, revision);
             return Applied::Applied;
         }
-        let ids = self
-            .channels
-            .get(&channel)
-            .zip(self.lifecycles.get(&member));
+        let ids = self.channels.get(&channel).zip(self.lifecycles.get(&member));
         let earlier = Membership::of(&row, revision);
         match ids {
             Some((channel, member)) if self.rows.learn(channel, member, &earlier) => {
@@ -104,10 +92,7 @@ impl Directory {
     }
 
     fn put_member(&mut self, channel: &Channel, member: &Lifecycle, row: &MemberRow, rev: u64) {
-        let (channel, member) = (
-            self.channels.intern(channel),
-            self.lifecycles.intern(member),
-        );
+        let (channel, member) = (self.channels.intern(channel), self.lifecycles.intern(member));
         self.rows.put(channel, member, Membership::of(row, rev));
     }
 
@@ -122,12 +107,7 @@ impl Directory {
         let garbled_revision = self.garbled_members.revision(key)?;
         let (channel, member) = parse_member_key(key)?;
         let membership = self.membership(&channel, &member).cloned();
-        Some(GarbledMember {
-            channel,
-            member,
-            membership,
-            garbled_revision,
-        })
+        Some(GarbledMember { channel, member, membership, garbled_revision })
     }
 }
 
@@ -154,11 +134,7 @@ impl Directory {
             }
             Err(error) => {
                 self.garbled_acls.note(key, revision);
-                report(
-                    &format!("the ACL row of {}", member.principal),
-                    revision,
-                    &error,
-                )
+                report(&format!("the ACL row of {}", member.principal), revision, &error)
             }
         }
     }
@@ -176,11 +152,7 @@ impl Directory {
         let newer = self.acl_revision(&member) < Some(revision);
         let fills = newer && garbled.is_some_and(|garbled| revision < garbled);
         let retires = row.retired && !matches!(self.acl(&member), Acl::Retired);
-        if fills || retires {
-            self.put_acl(&member, row, revision)
-        } else {
-            Applied::Ignored
-        }
+        if fills || retires { self.put_acl(&member, row, revision) } else { Applied::Ignored }
     }
 
     fn put_acl(&mut self, member: &Lifecycle, row: AclRow, revision: u64) -> Applied {
@@ -303,11 +275,7 @@ impl Directory {
             }
             Err(error) => {
                 self.garbled_presence.count();
-                report(
-                    &format!("the presence row of {principal}"),
-                    revision,
-                    &error,
-                )
+                report(&format!("the presence row of {principal}"), revision, &error)
             }
         }
     }

@@ -52,9 +52,7 @@ pub(super) struct Bearers<K, V> {
 
 impl<K, V> Default for Bearers<K, V> {
     fn default() -> Self {
-        Self {
-            by_key: HashMap::new(),
-        }
+        Self { by_key: HashMap::new() }
     }
 }
 

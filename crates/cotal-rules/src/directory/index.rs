@@ -15,11 +15,7 @@ pub(super) struct Interner<K> {
 
 impl<K> Default for Interner<K> {
     fn default() -> Self {
-        Self {
-            keys: Vec::new(),
-            ids: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-        }
+        Self { keys: Vec::new(), ids: HashTable::new(), hasher: DefaultHashBuilder::default() }
     }
 }
 
@@ -27,9 +23,7 @@ impl<K: Hash + Eq + Clone> Interner<K> {
     /// The id of a key that was met before.
     pub(super) fn get(&self, key: &K) -> Option<u32> {
         let hash = self.hasher.hash_one(key);
-        self.ids
-            .find(hash, |&id| self.keys[id as usize] == *key)
-            .copied()
+        self.ids.find(hash, |&id| self.keys[id as usize] == *key).copied()
     }
 
     /// The id of `key`, new if need be.
@@ -40,9 +34,7 @@ impl<K: Hash + Eq + Clone> Interner<K> {
         let id = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
         self.keys.push(key.clone());
         let (keys, hasher) = (&self.keys, &self.hasher);
-        self.ids.insert_unique(hasher.hash_one(key), id, |&id| {
-            hasher.hash_one(&keys[id as usize])
-        });
+        self.ids.insert_unique(hasher.hash_one(key), id, |&id| hasher.hash_one(&keys[id as usize]));
         id
     }
 

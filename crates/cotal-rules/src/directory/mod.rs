@@ -171,9 +171,8 @@ impl Directory {
     pub fn memberships_of(&self, member: &Lifecycle) -> Vec<(Channel, Membership)> {
         let rows = self.lifecycles.get(member).into_iter();
         let rows = rows.flat_map(|member| self.rows.of_member(member));
-        let mut all: Vec<_> = rows
-            .map(|(channel, row)| (self.channels.key(channel).clone(), row.clone()))
-            .collect();
+        let mut all: Vec<_> =
+            rows.map(|(channel, row)| (self.channels.key(channel).clone(), row.clone())).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
     }
@@ -187,10 +186,7 @@ impl Directory {
         let rows = self.rows.all();
         rows.filter(|(_, _, row)| row.is_open() && !row.activated)
             .map(|(channel, member, _)| {
-                (
-                    self.channels.key(channel).clone(),
-                    self.lifecycles.key(member).clone(),
-                )
+                (self.channels.key(channel).clone(), self.lifecycles.key(member).clone())
             })
             .collect()
     }
@@ -276,9 +272,5 @@ fn only<T: PartialEq>(mut items: impl Iterator<Item = T>) -> Resolved<T> {
     let Some(first) = items.next() else {
         return Resolved::None;
     };
-    if items.all(|item| item == first) {
-        Resolved::One(first)
-    } else {
-        Resolved::Several
-    }
+    if items.all(|item| item == first) { Resolved::One(first) } else { Resolved::Several }
 }

@@ -37,11 +37,7 @@ impl Presence {
 
     pub(super) fn put(&mut self, principal: &Principal, row: &PresenceRow, revision: u64) {
         let (name, ts) = (row.card.name.to_lowercase(), row.ts);
-        if self
-            .claims
-            .get(principal)
-            .is_none_or(|claim| claim.name != name)
-        {
+        if self.claims.get(principal).is_none_or(|claim| claim.name != name) {
             self.remove(principal);
             self.names.add(name.clone(), principal.clone());
         }

@@ -154,8 +154,7 @@ impl Rows {
 
     /// Takes an earlier generation's interval from the bucket's history.
     pub(super) fn learn(&mut self, channel: u32, member: u32, earlier: &Membership) -> bool {
-        self.row_mut(channel, member)
-            .is_some_and(|row| row.learn(earlier))
+        self.row_mut(channel, member).is_some_and(|row| row.learn(earlier))
     }
 
     /// Notes that the row's history was read to its end.
@@ -182,8 +181,7 @@ impl Rows {
 
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, &Membership)> {
         (0..).zip(&self.by_channel).flat_map(|(channel, rows)| {
-            rows.iter()
-                .map(move |(member, row)| (channel, *member, &row.membership))
+            rows.iter().map(move |(member, row)| (channel, *member, &row.membership))
         })
     }
 

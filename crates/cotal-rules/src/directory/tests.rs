@@ -19,37 +19,17 @@ fn a_garbled_member_value_keeps_the_last_valid_row_and_its_place_for_the_write_b
     let Applied::Garbled(text) = garbled else {
         panic!("{garbled:?}");
     };
-    assert!(
-        text.contains("local.bob") && text.contains("team"),
-        "{text}"
-    );
-    assert!(
-        !text.contains(bob.uid.as_str()),
-        "a uid is a capability: {text}"
-    );
-    assert!(
-        fed.dir
-            .membership(&chan("team"), &bob)
-            .is_some_and(|row| row.holds(6))
-    );
+    assert!(text.contains("local.bob") && text.contains("team"), "{text}");
+    assert!(!text.contains(bob.uid.as_str()), "a uid is a capability: {text}");
+    assert!(fed.dir.membership(&chan("team"), &bob).is_some_and(|row| row.holds(6)));
     let held = fed.dir.last_valid_member(&key).unwrap();
     assert_eq!(held.garbled_revision, 9);
     assert_eq!(held.membership.map(|row| row.revision), Some(1));
-    assert_eq!(
-        fed.dir.garbled_members().collect::<Vec<_>>(),
-        [key.as_str()]
-    );
+    assert_eq!(fed.dir.garbled_members().collect::<Vec<_>>(), [key.as_str()]);
     let stale = fed.dir.apply_member(&key, None, 8);
-    assert_eq!(
-        stale,
-        Applied::Ignored,
-        "what is older than the garbage is old news"
-    );
+    assert_eq!(stale, Applied::Ignored, "what is older than the garbage is old news");
     let repaired = json(&row("team", &bob, 1, 5, None));
-    assert_eq!(
-        fed.dir.apply_member(&key, Some(&repaired), 10),
-        Applied::Applied
-    );
+    assert_eq!(fed.dir.apply_member(&key, Some(&repaired), 10), Applied::Applied);
     assert!(fed.dir.last_valid_member(&key).is_none());
     assert_eq!(fed.dir.garbled(), 1);
 }
@@ -91,11 +71,7 @@ fn history_never_replaces_a_row_that_is_not_garbled() {
     assert!(!fed.dir.membership(&team, &bob).unwrap().is_open());
     let gone = fed.dir.apply_member(&key, None, 3);
     assert_eq!(gone, Applied::Removed);
-    assert_eq!(
-        fed.dir.recover_member(&key, &open, 1),
-        Applied::Ignored,
-        "gone stays gone"
-    );
+    assert_eq!(fed.dir.recover_member(&key, &open, 1), Applied::Ignored, "gone stays gone");
 }
 
 #[test]
@@ -108,10 +84,7 @@ fn inv_5_a_tombstone_is_final_whatever_comes_after_it() {
     assert_eq!(fed.dir.live_lifecycle(&who("bob")), Resolved::None);
     assert!(matches!(fed.acl(&bob, &acl(&[">"])), Applied::Garbled(_)));
     assert_eq!(fed.dir.apply_acl(&key, None, 10), Applied::Ignored);
-    assert!(matches!(
-        fed.dir.apply_acl(&key, Some(PUB_ACK), 11),
-        Applied::Garbled(_)
-    ));
+    assert!(matches!(fed.dir.apply_acl(&key, Some(PUB_ACK), 11), Applied::Garbled(_)));
     fed.dir.recover_acl(&key, &json(&acl(&[">"])), 4);
     assert_eq!(fed.dir.acl(&bob), Acl::Retired);
     assert_eq!(fed.dir.resolve_mention("bob", 0), None);
@@ -134,23 +107,11 @@ fn owners_that_nobody_mints_and_foreign_keys_are_not_let_in() {
     let mut dir = Directory::default();
     let uid = "a".repeat(26);
     let value = json(&acl(&[">"]));
-    for key in [
-        format!("evil.bob.{uid}"),
-        format!("u_short.bob.{uid}"),
-        "local.bob".into(),
-    ] {
-        assert_eq!(
-            dir.apply_acl(&key, Some(&value), 1),
-            Applied::Ignored,
-            "{key}"
-        );
+    for key in [format!("evil.bob.{uid}"), format!("u_short.bob.{uid}"), "local.bob".into()] {
+        assert_eq!(dir.apply_acl(&key, Some(&value), 1), Applied::Ignored, "{key}");
     }
     for key in ["team", "team/local.bob", "a/b/c", ""] {
-        assert_eq!(
-            dir.apply_member(key, Some(b"{}"), 1),
-            Applied::Ignored,
-            "{key}"
-        );
+        assert_eq!(dir.apply_member(key, Some(b"{}"), 1), Applied::Ignored, "{key}");
     }
     assert_eq!(dir.apply_channel("a b", Some(PUB_ACK), 1), Applied::Ignored);
     assert_eq!(dir.apply_channel("a b", Some(b"{}"), 1), Applied::Ignored);
@@ -166,10 +127,7 @@ fn fan_7_the_class_follows_the_config_and_garbage_changes_nothing() {
     assert_eq!(fed.dir.class(&team), DeliveryClass::Live);
     fed.class("team", "durable");
     assert_eq!(fed.dir.class(&team), DeliveryClass::Durable);
-    assert!(matches!(
-        fed.dir.apply_channel("team", Some(PUB_ACK), 9),
-        Applied::Garbled(_)
-    ));
+    assert!(matches!(fed.dir.apply_channel("team", Some(PUB_ACK), 9), Applied::Garbled(_)));
     assert_eq!(fed.dir.class(&team), DeliveryClass::Durable);
     assert_eq!(fed.dir.garbled_channels().collect::<Vec<_>>(), ["team"]);
     assert_eq!(fed.dir.apply_channel("team", None, 10), Applied::Removed);
@@ -183,34 +141,15 @@ fn a_mention_reaches_the_one_bearer_of_the_name() {
     let now = 100_000;
     assert_eq!(fed.dir.resolve_mention("bob", now), None);
     fed.acl(&life("bob"), &named("Bob", &[]));
-    assert_eq!(
-        fed.dir.resolve_mention("BOB", now),
-        Some(life("bob")),
-        "an offline peer too"
-    );
+    assert_eq!(fed.dir.resolve_mention("BOB", now), Some(life("bob")), "an offline peer too");
     fed.acl(&life("bobby"), &named("bOB", &[]));
-    assert_eq!(
-        fed.dir.resolve_mention("bob", now),
-        None,
-        "two principals bear it"
-    );
+    assert_eq!(fed.dir.resolve_mention("bob", now), None, "two principals bear it");
     fed.acl(&life("bobby"), &named("Bobby", &[]));
-    assert_eq!(
-        fed.dir.resolve_mention("bob", now),
-        Some(life("bob")),
-        "renamed away"
-    );
+    assert_eq!(fed.dir.resolve_mention("bob", now), Some(life("bob")), "renamed away");
     fed.acl(&incarnation("bob", 'b'), &named("Bob", &[]));
-    assert_eq!(
-        fed.dir.resolve_mention("bob", now),
-        None,
-        "two live lifecycles of one principal"
-    );
+    assert_eq!(fed.dir.resolve_mention("bob", now), None, "two live lifecycles of one principal");
     fed.acl(&life("bob"), &tombstone());
-    assert_eq!(
-        fed.dir.resolve_mention("bob", now),
-        Some(incarnation("bob", 'b'))
-    );
+    assert_eq!(fed.dir.resolve_mention("bob", now), Some(incarnation("bob", 'b')));
 }
 
 #[test]
@@ -219,20 +158,9 @@ fn presence_names_only_whom_no_acl_row_names_and_only_while_fresh() {
     let now = 100_000;
     fed.acl(&life("carol"), &acl(&[]));
     fed.presence("carol", "Caz", now);
-    assert_eq!(
-        fed.dir.resolve_mention("caz", now + 5_999),
-        Some(life("carol"))
-    );
-    assert_eq!(
-        fed.dir.resolve_mention("caz", now + 6_000),
-        None,
-        "expired without an event"
-    );
-    assert_eq!(
-        fed.dir.resolve_mention("caz", now - 6_000),
-        None,
-        "from the future"
-    );
+    assert_eq!(fed.dir.resolve_mention("caz", now + 5_999), Some(life("carol")));
+    assert_eq!(fed.dir.resolve_mention("caz", now + 6_000), None, "expired without an event");
+    assert_eq!(fed.dir.resolve_mention("caz", now - 6_000), None, "from the future");
     fed.presence("dave", "caz", now);
     assert_eq!(fed.dir.resolve_mention("caz", now), None, "two claim it");
     fed.presence("dave", "dave", now);
@@ -245,11 +173,7 @@ fn presence_names_only_whom_no_acl_row_names_and_only_while_fresh() {
     );
     fed.acl(&life("erin"), &tombstone());
     fed.presence("mallory", "carol", now);
-    assert_eq!(
-        fed.dir.resolve_mention("carol", now),
-        None,
-        "mallory has no live lifecycle"
-    );
+    assert_eq!(fed.dir.resolve_mention("carol", now), None, "mallory has no live lifecycle");
     fed.dir.expire_presence(now + 6_000);
     assert_eq!(fed.dir.resolve_mention("caz", now), None, "forgotten");
 }
@@ -266,29 +190,18 @@ fn memberships_are_listed_from_both_sides() {
     assert_eq!(fed.dir.apply_member(&key, None, 99), Applied::Removed);
     let channels = |actor: &str| -> Vec<String> {
         let rows = fed.dir.memberships_of(&life(actor));
-        rows.iter()
-            .map(|(channel, _)| channel.to_string())
-            .collect()
+        rows.iter().map(|(channel, _)| channel.to_string()).collect()
     };
     assert_eq!(channels("bob"), ["a"]);
     assert_eq!(channels("carol"), ["a", "b"]);
-    let members: Vec<_> = fed
-        .dir
-        .members_of(&chan("b"))
-        .map(|(member, _)| member)
-        .collect();
+    let members: Vec<_> = fed.dir.members_of(&chan("b")).map(|(member, _)| member).collect();
     assert_eq!(members, [&life("carol")]);
     assert_eq!(fed.dir.counts(), (3, 0));
 }
 
 /// One change of one of two member keys.
 fn change() -> impl Strategy<Value = (bool, u8, u64, Option<u64>)> {
-    (
-        any::<bool>(),
-        0_u8..4,
-        0_u64..20,
-        proptest::option::of(0_u64..30),
-    )
+    (any::<bool>(), 0_u8..4, 0_u64..20, proptest::option::of(0_u64..30))
 }
 
 proptest! {

@@ -8,12 +8,7 @@ const NOW: i64 = 100_000;
 fn routed(fed: &Fed, sender: &str, seq: u64, mentions: &[&str]) -> Vec<(String, u64)> {
     let (sender, channel) = (who(sender), chan("team"));
     let mentions: Vec<String> = mentions.iter().map(|&name| name.to_owned()).collect();
-    let post = Post {
-        seq,
-        sender: &sender,
-        channel: &channel,
-        mentions: &mentions,
-    };
+    let post = Post { seq, sender: &sender, channel: &channel, mentions: &mentions };
     let copies = plan(post, &fed.dir, NOW).copies;
     let short = |copy: Copy| (copy.member.principal.actor().to_owned(), copy.generation);
     let mut copies: Vec<_> = copies.into_iter().map(short).collect();
@@ -22,10 +17,7 @@ fn routed(fed: &Fed, sender: &str, seq: u64, mentions: &[&str]) -> Vec<(String, 
 }
 
 fn expect(copies: &[(&str, u64)]) -> Vec<(String, u64)> {
-    copies
-        .iter()
-        .map(|&(who, generation)| (who.to_owned(), generation))
-        .collect()
+    copies.iter().map(|&(who, generation)| (who.to_owned(), generation)).collect()
 }
 
 #[test]
@@ -46,11 +38,7 @@ fn fan_1_every_member_whose_interval_holds_the_post_gets_a_copy() {
         (13, &[("open", 1), ("pending", 3)]),
         (21, &[("late", 1), ("open", 1), ("pending", 3)]),
     ] {
-        assert_eq!(
-            routed(&fed, "alice", seq, &["other"]),
-            expect(want),
-            "seq {seq}"
-        );
+        assert_eq!(routed(&fed, "alice", seq, &["other"]), expect(want), "seq {seq}");
     }
 }
 
@@ -66,10 +54,7 @@ fn fan_2_a_mention_on_a_live_channel_reaches_whom_the_acl_lets_read_it() {
     fed.member(&row("team", &life("erin"), 1, 0, None));
     let all = ["bob", "BOB", "carol", "dave", "twin", "nobody", "bob"];
     assert_eq!(routed(&fed, "alice", 5, &all), expect(&[("bob", 0)]));
-    assert!(
-        routed(&fed, "alice", 5, &[]).is_empty(),
-        "members of a live channel get no copy"
-    );
+    assert!(routed(&fed, "alice", 5, &[]).is_empty(), "members of a live channel get no copy");
     fed.acl(&life("bob"), &named("Bob", &[]));
     assert!(routed(&fed, "alice", 5, &all).is_empty());
 }
@@ -111,11 +96,6 @@ fn a_sender_that_nobody_mints_is_dropped() {
     fed.member(&row("team", &life("bob"), 1, 0, None));
     fed.acl(&life("bob"), &acl(&["team"]));
     let (sender, channel) = (Principal::parse("evil.alice").unwrap(), chan("team"));
-    let post = Post {
-        seq: 5,
-        sender: &sender,
-        channel: &channel,
-        mentions: &[],
-    };
+    let post = Post { seq: 5, sender: &sender, channel: &channel, mentions: &[] };
     assert!(plan(post, &fed.dir, NOW).copies.is_empty());
 }

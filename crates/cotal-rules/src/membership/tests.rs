@@ -12,29 +12,17 @@ struct At {
 
 impl At {
     fn new() -> Self {
-        Self {
-            channel: chan("team"),
-            member: life("bob"),
-        }
+        Self { channel: chan("team"), member: life("bob") }
     }
 
     fn change(&self, cursor: u64) -> Change<'_> {
         let (channel, member) = (&self.channel, &self.member);
-        Change {
-            channel,
-            member,
-            cursor,
-            now_ms: 77,
-            writer: "w1",
-        }
+        Change { channel, member, cursor, now_ms: 77, writer: "w1" }
     }
 }
 
 fn held(generation: u64, join: u64, leave: Option<u64>, activated: bool) -> Membership {
-    let row = MemberRow {
-        activated,
-        ..row("team", &life("bob"), generation, join, leave)
-    };
+    let row = MemberRow { activated, ..row("team", &life("bob"), generation, join, leave) };
     Membership::of(&row, 40 + generation)
 }
 
@@ -47,30 +35,20 @@ fn mem_6_join_is_idempotent_and_a_rejoin_bumps_the_generation() {
     };
     assert_eq!(first.expect, Expect::Absent);
     let row = &first.row;
-    assert_eq!(
-        (row.generation, row.join_cursor, row.leave_cursor),
-        (1, 9, None)
-    );
+    assert_eq!((row.generation, row.join_cursor, row.leave_cursor), (1, 9, None));
     assert!(!row.activated && row.state == MemberState::LiveConfirmed);
     assert_eq!((row.updated_at, row.writer_identity.as_str()), (77, "w1"));
     for activated in [false, true] {
         let membership = held(3, 9, None, activated);
         let step = join(Some(&membership), acl, at.change(50));
-        assert_eq!(
-            step,
-            JoinStep::AlreadyJoined { membership },
-            "writes nothing"
-        );
+        assert_eq!(step, JoinStep::AlreadyJoined { membership }, "writes nothing");
     }
     let JoinStep::Write(again) = join(Some(&held(3, 9, Some(20), true)), acl, at.change(50)) else {
         panic!("a rejoin writes");
     };
     assert_eq!(again.expect, Expect::Revision(43));
     let row = &again.row;
-    assert_eq!(
-        (row.generation, row.join_cursor, row.leave_cursor),
-        (4, 50, None)
-    );
+    assert_eq!((row.generation, row.join_cursor, row.leave_cursor), (4, 50, None));
     assert!(!row.activated, "the new interval is caught up anew");
 }
 
@@ -84,11 +62,7 @@ fn mem_3_a_join_is_refused_before_and_after_its_write_when_the_acl_does_not_cove
         (Acl::of(Some(&other)), Code::Denied),
         (Acl::of(Some(&empty)), Code::Denied),
     ] {
-        for current in [
-            None,
-            Some(held(1, 0, None, true)),
-            Some(held(1, 0, Some(5), true)),
-        ] {
+        for current in [None, Some(held(1, 0, None, true)), Some(held(1, 0, Some(5), true))] {
             let JoinStep::Refused(refusal) = join(current.as_ref(), acl, at.change(9)) else {
                 panic!("{acl:?} lets {current:?} join");
             };
@@ -123,17 +97,11 @@ fn mem_4_a_leave_and_an_activation_only_update_a_row_that_exists() {
     let at = At::new();
     assert_eq!(leave(None, 1, at.change(50)), LeaveStep::AlreadyLeft);
     let closed = held(3, 9, Some(30), true);
-    assert_eq!(
-        leave(Some(&closed), 3, at.change(50)),
-        LeaveStep::AlreadyLeft
-    );
+    assert_eq!(leave(Some(&closed), 3, at.change(50)), LeaveStep::AlreadyLeft);
     let LeaveStep::Write(write) = leave(Some(&held(3, 9, None, true)), 3, at.change(50)) else {
         panic!("an open row is closed");
     };
-    assert_eq!(
-        (write.expect, write.row.leave_cursor),
-        (Expect::Revision(43), Some(50))
-    );
+    assert_eq!((write.expect, write.row.leave_cursor), (Expect::Revision(43), Some(50)));
     assert_eq!((write.row.join_cursor, write.row.generation), (9, 3));
 
     assert_eq!(activate(None, 3, at.change(0)), ActivateStep::Superseded);
@@ -148,10 +116,7 @@ fn mem_4_a_leave_and_an_activation_only_update_a_row_that_exists() {
         panic!("an open row is activated");
     };
     assert!(write.row.activated && write.row.state == MemberState::DurableActive);
-    assert_eq!(
-        (write.expect, write.row.join_cursor),
-        (Expect::Revision(43), 9)
-    );
+    assert_eq!((write.expect, write.row.join_cursor), (Expect::Revision(43), 9));
 }
 
 #[test]
@@ -163,11 +128,7 @@ fn mem_7_an_evicted_window_closes_the_row_so_that_it_claims_no_post() {
     };
     assert_eq!(write.expect, Expect::Revision(43));
     assert!((0..100).all(|seq| !write.row.holds(seq)));
-    for current in [
-        None,
-        Some(held(3, 9, None, true)),
-        Some(held(4, 9, None, false)),
-    ] {
+    for current in [None, Some(held(3, 9, None, true)), Some(held(4, 9, None, false))] {
         let step = close_evicted(current.as_ref(), 3, at.change(50));
         assert_eq!(step, CloseStep::Superseded, "{current:?}");
     }

@@ -15,18 +15,9 @@ use crate::space::{Entry, Space};
 /// A join that is under way.
 pub(crate) enum Joining {
     /// The row is written; the ACL is to be read once more.
-    Written {
-        channel: Channel,
-        member: Lifecycle,
-        generation: u64,
-        revision: u64,
-    },
+    Written { channel: Channel, member: Lifecycle, generation: u64, revision: u64 },
     /// The row stands; catch-up and activation are to do.
-    Standing {
-        channel: Channel,
-        member: Lifecycle,
-        generation: u64,
-    },
+    Standing { channel: Channel, member: Lifecycle, generation: u64 },
 }
 
 #[derive(Default)]
@@ -62,11 +53,8 @@ impl Daemon {
 
     fn apply(&mut self, space: &Space, is_acl: bool, key: &str, value: Option<&[u8]>, rev: u64) {
         let dir = &mut self.dir;
-        let applied = if is_acl {
-            dir.apply_acl(key, value, rev)
-        } else {
-            dir.apply_member(key, value, rev)
-        };
+        let applied =
+            if is_acl { dir.apply_acl(key, value, rev) } else { dir.apply_member(key, value, rev) };
         if matches!(applied, Applied::Garbled(_)) {
             self.recover(space, is_acl, key);
         }
@@ -87,13 +75,7 @@ impl Daemon {
     pub(crate) fn barrier(&mut self, space: &Space) {
         while let Some(change) = space.log.get(self.applied) {
             self.applied += 1;
-            self.apply(
-                space,
-                change.is_acl,
-                &change.key,
-                change.value.as_deref(),
-                change.revision,
-            );
+            self.apply(space, change.is_acl, &change.key, change.value.as_deref(), change.revision);
         }
     }
 
@@ -112,22 +94,14 @@ impl Daemon {
         self.barrier(space);
         let post = space.post_at(seq);
         let (sender, channel, mentions) = (&post.sender, &post.channel, &post.mentions);
-        let post = Post {
-            seq,
-            sender,
-            channel,
-            mentions,
-        };
+        let post = Post { seq, sender, channel, mentions };
         let mut decided = plan(post, &self.dir, 0);
         for member in std::mem::take(&mut decided.unsure) {
             self.recover(space, false, &member_key(channel, &member));
             self.dir.history_read(channel, &member);
             decided = plan(post, &self.dir, 0);
         }
-        assert!(
-            decided.unsure.is_empty(),
-            "history was read once and is not asked for again"
-        );
+        assert!(decided.unsure.is_empty(), "history was read once and is not asked for again");
         truth(seq, &decided);
         self.planned.insert(seq);
         self.plans.push((seq, decided));
@@ -144,13 +118,7 @@ impl Daemon {
         for copy in &plan.copies[..count] {
             let channel = space.post_at(seq).channel.clone();
             let (member, reason, generation) = (copy.member.clone(), copy.reason, copy.generation);
-            space.store_inbox(Entry {
-                member,
-                channel,
-                seq,
-                reason,
-                generation,
-            });
+            space.store_inbox(Entry { member, channel, seq, reason, generation });
         }
         if count == plan.copies.len() {
             space.routed.insert(seq);
@@ -175,14 +143,7 @@ impl Daemon {
         let entry = &space.inbox[at];
         let ask = |dir: &Directory| {
             let (seq, generation) = (entry.seq, entry.generation);
-            verdict(
-                &entry.member,
-                &entry.channel,
-                seq,
-                entry.reason,
-                generation,
-                dir,
-            )
+            verdict(&entry.member, &entry.channel, seq, entry.reason, generation, dir)
         };
         let mut decided = ask(&self.dir);
         if decided == Verdict::Deny(DenyReason::EarlierGeneration) {
@@ -216,34 +177,19 @@ impl Daemon {
     pub(crate) fn start_join(&mut self, space: &mut Space, channel: &Channel, member: &Lifecycle) {
         let current = space.read_member(channel, member);
         let cursor = space.last_seq();
-        let change = Change {
-            channel,
-            member,
-            cursor,
-            now_ms: 0,
-            writer: "w",
-        };
+        let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
         let (channel, member) = (channel.clone(), member.clone());
         match join(current.as_ref(), space.acl(&member), change) {
             JoinStep::Write(write) => {
                 if space.write_member(&write) {
                     let generation = write.row.generation;
                     let revision = space.log.len() as u64;
-                    self.joins.push(Joining::Written {
-                        channel,
-                        member,
-                        generation,
-                        revision,
-                    });
+                    self.joins.push(Joining::Written { channel, member, generation, revision });
                 }
             }
             JoinStep::AlreadyJoined { membership } if !membership.activated => {
                 let generation = membership.generation;
-                self.joins.push(Joining::Standing {
-                    channel,
-                    member,
-                    generation,
-                });
+                self.joins.push(Joining::Standing { channel, member, generation });
             }
             JoinStep::AlreadyJoined { .. } | JoinStep::Refused(_) => {}
         }
@@ -254,26 +200,15 @@ impl Daemon {
             return false;
         }
         match self.joins.remove(0) {
-            Joining::Written {
-                channel,
-                member,
-                generation,
-                revision,
-            } => match after_write(space.acl(&member), &channel) {
-                AfterWrite::Keep => {
-                    self.joins.push(Joining::Standing {
-                        channel,
-                        member,
-                        generation,
-                    });
+            Joining::Written { channel, member, generation, revision } => {
+                match after_write(space.acl(&member), &channel) {
+                    AfterWrite::Keep => {
+                        self.joins.push(Joining::Standing { channel, member, generation });
+                    }
+                    AfterWrite::Remove(_) => space.remove_member(&channel, &member, revision),
                 }
-                AfterWrite::Remove(_) => space.remove_member(&channel, &member, revision),
-            },
-            Joining::Standing {
-                channel,
-                member,
-                generation,
-            } => {
+            }
+            Joining::Standing { channel, member, generation } => {
                 self.catch_up(space, &channel, &member, generation);
             }
         }
@@ -293,23 +228,11 @@ impl Daemon {
             {
                 let (member, channel) = (member.clone(), channel.clone());
                 let reason = Reason::DurableChannel;
-                space.store_inbox(Entry {
-                    member,
-                    channel,
-                    seq,
-                    reason,
-                    generation: gen_,
-                });
+                space.store_inbox(Entry { member, channel, seq, reason, generation: gen_ });
             }
         }
         let current = space.read_member(channel, member);
-        let change = Change {
-            channel,
-            member,
-            cursor: fence,
-            now_ms: 0,
-            writer: "w",
-        };
+        let change = Change { channel, member, cursor: fence, now_ms: 0, writer: "w" };
         if let ActivateStep::Write(write) = activate(current.as_ref(), gen_, change) {
             space.write_member(&write);
         }
@@ -319,13 +242,7 @@ impl Daemon {
         let current = space.read_member(channel, member);
         let generation = current.as_ref().map_or(1, |row| row.generation);
         let cursor = space.last_seq();
-        let change = Change {
-            channel,
-            member,
-            cursor,
-            now_ms: 0,
-            writer: "w",
-        };
+        let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
         if let LeaveStep::Write(write) = leave(current.as_ref(), generation, change) {
             assert!(space.write_member(&write), "nothing ran in between");
         }

@@ -5,10 +5,7 @@
 //! and each may decide now and act much later. What must hold all the same:
 //! no eligible post is lost, nothing outside interval and ACL is surfaced, and no post twice.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a model that cannot go on has failed its test"
-)]
+#![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
 
 mod daemon;
 mod space;
@@ -29,58 +26,20 @@ const ACTORS: [&str; 3] = ["alice", "bob", "carol"];
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    Post {
-        by: usize,
-        id: u8,
-        mention: Option<usize>,
-    },
-    Join {
-        daemon: usize,
-        who: usize,
-    },
-    ContinueJoin {
-        daemon: usize,
-    },
-    Leave {
-        daemon: usize,
-        who: usize,
-    },
-    Narrow {
-        who: usize,
-        to: usize,
-    },
-    Retire {
-        who: usize,
-    },
-    GarbleMember {
-        who: usize,
-    },
-    GarbleAcl {
-        who: usize,
-    },
-    PlanPost {
-        daemon: usize,
-        again: bool,
-    },
-    WritePlan {
-        daemon: usize,
-        some: Option<usize>,
-    },
-    Judge {
-        daemon: usize,
-        again: bool,
-    },
-    Perform {
-        daemon: usize,
-        lose_ack: bool,
-    },
-    Crash {
-        daemon: usize,
-    },
-    Surface {
-        who: usize,
-        lose_ack: bool,
-    },
+    Post { by: usize, id: u8, mention: Option<usize> },
+    Join { daemon: usize, who: usize },
+    ContinueJoin { daemon: usize },
+    Leave { daemon: usize, who: usize },
+    Narrow { who: usize, to: usize },
+    Retire { who: usize },
+    GarbleMember { who: usize },
+    GarbleAcl { who: usize },
+    PlanPost { daemon: usize, again: bool },
+    WritePlan { daemon: usize, some: Option<usize> },
+    Judge { daemon: usize, again: bool },
+    Perform { daemon: usize, lose_ack: bool },
+    Crash { daemon: usize },
+    Surface { who: usize, lose_ack: bool },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -135,11 +94,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(defaults: &'static [u8]) -> Self {
-        let uid = |n: usize| {
-            char::from(b'a' + u8::try_from(n).unwrap())
-                .to_string()
-                .repeat(26)
-        };
+        let uid = |n: usize| char::from(b'a' + u8::try_from(n).unwrap()).to_string().repeat(26);
         let life = |(n, who): (usize, &&str)| {
             Lifecycle::parse(&format!("local.{who}.{}", uid(n))).unwrap()
         };
@@ -168,10 +123,7 @@ impl Cluster {
             return;
         }
         let row = AclRow {
-            allow_subscribe: patterns
-                .iter()
-                .map(|p| ChannelPattern::parse(p).unwrap())
-                .collect(),
+            allow_subscribe: patterns.iter().map(|p| ChannelPattern::parse(p).unwrap()).collect(),
             revision: 1,
             updated_at: 0,
             name: Some(ACTORS[who].to_owned()),
@@ -186,24 +138,13 @@ impl Cluster {
         match op {
             Op::Post { by, id, mention } => {
                 // Ids repeat between senders and never within one; one in four posts has none.
-                let nth = space
-                    .posts
-                    .iter()
-                    .filter(|p| p.sender.actor() == ACTORS[by])
-                    .count();
-                let id = if id == 0 {
-                    String::new()
-                } else {
-                    format!("m{nth}")
-                };
+                let nth = space.posts.iter().filter(|p| p.sender.actor() == ACTORS[by]).count();
+                let id = if id == 0 { String::new() } else { format!("m{nth}") };
                 space.posts.push(Post {
                     sender: self.members[by].principal.clone(),
                     channel: self.channel.clone(),
                     id,
-                    mentions: mention
-                        .map(|who| ACTORS[who].to_owned())
-                        .into_iter()
-                        .collect(),
+                    mentions: mention.map(|who| ACTORS[who].to_owned()).into_iter().collect(),
                 });
             }
             Op::Join { daemon, who } => {
@@ -251,11 +192,7 @@ impl Cluster {
             if plan.class == DeliveryClass::Live {
                 return check_mentions(space, post, plan);
             }
-            for interval in space
-                .intervals
-                .iter()
-                .filter(|i| i.activated && i.holds(seq))
-            {
+            for interval in space.intervals.iter().filter(|i| i.activated && i.holds(seq)) {
                 let member = &interval.member;
                 let copied = plan.copies.iter().any(|copy| copy.member == *member);
                 if copied || member.principal == post.sender {
@@ -290,26 +227,17 @@ impl Cluster {
             match verdict {
                 Verdict::Release => {
                     assert!(allowed, "released against the ACL");
-                    assert!(
-                        inside || entry.reason == Reason::LiveMention,
-                        "released in a gap"
-                    );
+                    assert!(inside || entry.reason == Reason::LiveMention, "released in a gap");
                     released.insert(place);
                 }
                 Verdict::Deny(DenyReason::EarlierGeneration) => {
                     let key = member_key(&entry.channel, &entry.member);
                     let held = space.history(false, &key).len();
-                    assert!(
-                        !allowed || !inside || held == 8,
-                        "denied though history knows"
-                    );
+                    assert!(!allowed || !inside || held == 8, "denied though history knows");
                     excused.insert(place);
                 }
                 Verdict::Deny(reason) => {
-                    assert!(
-                        !allowed || !inside,
-                        "an eligible post is denied: {reason:?}"
-                    );
+                    assert!(!allowed || !inside, "an eligible post is denied: {reason:?}");
                     if !allowed {
                         excused.insert(place);
                     }
@@ -348,11 +276,7 @@ impl Cluster {
         self.daemons[0].restart(&self.space);
         for who in 0..ACTORS.len() {
             let (channel, member) = (&self.channel, &self.members[who]);
-            if self
-                .space
-                .read_member(channel, member)
-                .is_some_and(|row| row.is_open())
-            {
+            if self.space.read_member(channel, member).is_some_and(|row| row.is_open()) {
                 self.daemons[0].start_join(&mut self.space, channel, member);
             }
         }
@@ -373,28 +297,17 @@ impl Cluster {
             let shown = self.surfaced.get(member).map_or(&[][..], Vec::as_slice);
             for seq in shown {
                 let place = (member.clone(), *seq);
-                assert!(
-                    self.released.contains(&place),
-                    "{member:?} saw {seq} without a verdict"
-                );
+                assert!(self.released.contains(&place), "{member:?} saw {seq} without a verdict");
                 let post = self.space.post_at(*seq);
                 assert_ne!(post.sender, member.principal, "a member got its own post");
                 let times = shown.iter().filter(|other| *other == seq).count();
-                assert!(
-                    times == 1 || post.id.is_empty(),
-                    "{seq} was surfaced {times} times"
-                );
+                assert!(times == 1 || post.id.is_empty(), "{seq} was surfaced {times} times");
             }
         }
     }
 
     fn check_nothing_lost(&self) {
-        for interval in self
-            .space
-            .intervals
-            .iter()
-            .filter(|interval| interval.activated)
-        {
+        for interval in self.space.intervals.iter().filter(|interval| interval.activated) {
             for seq in 1..=self.space.last_seq() {
                 let post = self.space.post_at(seq);
                 let own = post.sender == interval.member.principal;
@@ -402,10 +315,7 @@ impl Cluster {
                     continue;
                 }
                 let member = &interval.member;
-                let shown = self
-                    .surfaced
-                    .get(member)
-                    .is_some_and(|shown| shown.contains(&seq));
+                let shown = self.surfaced.get(member).is_some_and(|shown| shown.contains(&seq));
                 let excused = self.excused.contains(&(member.clone(), seq));
                 assert!(shown || excused, "{member:?} lost {seq} of {interval:?}");
             }
@@ -416,14 +326,8 @@ impl Cluster {
 /// On a live channel exactly the mentioned peers that may read it now get a copy, joined or not.
 fn check_mentions(space: &Space, post: &Post, plan: &Plan) {
     let mentioned = |row: &AclRow| row.name.iter().any(|name| post.mentions.contains(name));
-    let peers = space
-        .acls
-        .iter()
-        .filter(|(_, row)| mentioned(row) && row.allows(&post.channel));
-    let want: Vec<_> = peers
-        .map(|(m, _)| m)
-        .filter(|m| m.principal != post.sender)
-        .collect();
+    let peers = space.acls.iter().filter(|(_, row)| mentioned(row) && row.allows(&post.channel));
+    let want: Vec<_> = peers.map(|(m, _)| m).filter(|m| m.principal != post.sender).collect();
     let got: Vec<_> = plan.copies.iter().map(|copy| &copy.member).collect();
     assert_eq!(got, want);
 }

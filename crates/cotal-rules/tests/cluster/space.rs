@@ -74,10 +74,7 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(defaults: &'static [u8]) -> Self {
-        Self {
-            defaults,
-            ..Self::default()
-        }
+        Self { defaults, ..Self::default() }
     }
 
     pub(crate) fn last_seq(&self) -> u64 {
@@ -90,21 +87,12 @@ impl Space {
 
     fn append(&mut self, is_acl: bool, key: String, value: Option<Vec<u8>>) -> u64 {
         let revision = self.log.len() as u64 + 1;
-        self.log.push(Change {
-            is_acl,
-            key,
-            value,
-            revision,
-        });
+        self.log.push(Change { is_acl, key, value, revision });
         revision
     }
 
     pub(crate) fn put_acl(&mut self, member: &Lifecycle, row: AclRow) {
-        self.append(
-            true,
-            member.dotted(),
-            Some(serde_json::to_vec(&row).unwrap()),
-        );
+        self.append(true, member.dotted(), Some(serde_json::to_vec(&row).unwrap()));
         self.acls.insert(member.clone(), row);
     }
 
@@ -114,10 +102,7 @@ impl Space {
 
     /// A confused deputy stores a `PubAck` over a row: what is true does not change.
     pub(crate) fn garble(&mut self, is_acl: bool, key: &str) {
-        let there = self
-            .log
-            .iter()
-            .any(|change| change.is_acl == is_acl && change.key == key);
+        let there = self.log.iter().any(|change| change.is_acl == is_acl && change.key == key);
         if there {
             let value = br#"{"stream":"CHAT_s","seq":1}"#.to_vec();
             self.append(is_acl, key.to_owned(), Some(value));
@@ -126,11 +111,7 @@ impl Space {
 
     /// The revision that a write to the key must name: of whatever is stored there.
     fn key_revision(&self, key: &str) -> Option<u64> {
-        let last = self
-            .log
-            .iter()
-            .rev()
-            .find(|change| !change.is_acl && change.key == key)?;
+        let last = self.log.iter().rev().find(|change| !change.is_acl && change.key == key)?;
         last.value.as_ref().map(|_| last.revision)
     }
 
@@ -138,10 +119,7 @@ impl Space {
     pub(crate) fn read_member(&self, channel: &Channel, member: &Lifecycle) -> Option<Membership> {
         let row = self.members.get(&(channel.clone(), member.clone()))?;
         let revision = self.key_revision(&member_key(channel, member)).unwrap();
-        Some(Membership {
-            revision,
-            ..row.clone()
-        })
+        Some(Membership { revision, ..row.clone() })
     }
 
     pub(crate) fn write_member(&mut self, write: &Write) -> bool {
@@ -156,8 +134,7 @@ impl Space {
             let value = serde_json::to_vec(&write.row).unwrap();
             let revision = self.append(false, key, Some(value));
             self.note_interval(&write.row);
-            self.members
-                .insert((channel, member), Membership::of(&write.row, revision));
+            self.members.insert((channel, member), Membership::of(&write.row, revision));
         }
         matches
     }
@@ -188,8 +165,7 @@ impl Space {
         if self.key_revision(&key) == Some(revision) {
             self.append(false, key, None);
             self.members.remove(&(channel.clone(), member.clone()));
-            self.intervals
-                .retain(|held| held.channel != *channel || held.member != *member);
+            self.intervals.retain(|held| held.channel != *channel || held.member != *member);
         }
     }
 
@@ -209,21 +185,14 @@ impl Space {
     pub(crate) fn store_dlv(&mut self, entry: &Entry) {
         let key = self.key_of(entry);
         if key.is_none_or(|key| self.dlv_keys.insert(key)) {
-            self.dlv
-                .entry(entry.member.clone())
-                .or_default()
-                .push((entry.seq, false));
+            self.dlv.entry(entry.member.clone()).or_default().push((entry.seq, false));
         }
     }
 
     /// The last eight values of a key since its last deletion, oldest first, as the bucket keeps
     /// them.
     pub(crate) fn history(&self, is_acl: bool, key: &str) -> Vec<&Change> {
-        let of_key = self
-            .log
-            .iter()
-            .rev()
-            .filter(|c| c.is_acl == is_acl && c.key == key);
+        let of_key = self.log.iter().rev().filter(|c| c.is_acl == is_acl && c.key == key);
         let mut kept: Vec<_> = of_key.take(8).take_while(|c| c.value.is_some()).collect();
         kept.reverse();
         kept

@@ -1,0 +1,171 @@
+//! What answers and watch events teach the keeper.
+
+use cotal_wire::rows::LeaseRow;
+
+use super::{Effect, Exit, Failure, Found, LeaseKeeper, Op, Phase, RETRY_MS, View};
+
+impl LeaseKeeper {
+    pub(super) fn written(
+        &mut self,
+        result: Result<u64, Failure>,
+        now_ms: i64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some((op, sent)) = self.pending.take_if(|(op, _)| *op != Op::Read) else {
+            return;
+        };
+        match (result, op) {
+            (Ok(_), Op::Delete { .. }) => self.end(Exit::Stopped { released: true }, effects),
+            (Ok(revision), _) => {
+                let ready = matches!(op, Op::Update { ready: true, .. });
+                self.confirmed(revision, ready, sent);
+            }
+            (Err(Failure::Unanswered), _) => {
+                self.unresolved = Some(self.unresolved.map_or(sent, |first| first.min(sent)));
+                self.view = View::Unknown;
+                self.next_op_at = now_ms + RETRY_MS;
+            }
+            (Err(Failure::Conflict), _) => self.contradicted(op, effects),
+            (Err(failure), Op::Create) => self.not_created(failure, effects),
+            (Err(_), Op::Delete { .. }) => {
+                self.end(Exit::Stopped { released: false }, effects);
+            }
+            (Err(_), Op::Update { .. } | Op::Read) => {
+                // A failed renewal is a question, not a verdict: the row stands for a while yet.
+                self.view = View::Unknown;
+                self.next_op_at = now_ms + RETRY_MS;
+            }
+        }
+    }
+
+    fn confirmed(&mut self, revision: u64, ready: bool, sent: i64) {
+        self.unresolved = None;
+        if revision >= self.seen {
+            self.seen = revision;
+            self.view = View::Own { revision, ready };
+            self.valid_until = sent + self.ttl_ms;
+            self.renew_at = sent + self.renew_ms;
+        }
+    }
+
+    /// The key is not what the write expected. Unless the watch has told why already, serving stops
+    /// and the row is read.
+    fn contradicted(&mut self, op: Op, effects: &mut Vec<Effect>) {
+        let expected = match op {
+            Op::Update { expected, .. } | Op::Delete { expected } => expected,
+            Op::Create | Op::Read => self.seen,
+        };
+        if self.seen <= expected {
+            self.quiet(effects);
+            self.view = View::Unknown;
+        }
+    }
+
+    fn not_created(&mut self, failure: Failure, effects: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::Running => self.end(Exit::Lost(failure), effects),
+            Phase::Stopping { .. } => self.view = View::Absent,
+            Phase::Idle | Phase::Claiming { .. } | Phase::Ended => {
+                self.end(Exit::Claim(failure), effects);
+            }
+        }
+    }
+
+    pub(super) fn read(
+        &mut self,
+        result: Result<Found, Failure>,
+        now_ms: i64,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.pending.take_if(|(op, _)| *op == Op::Read).is_none() {
+            return;
+        }
+        match result {
+            Ok(found) => self.answered(&found, now_ms),
+            Err(Failure::Unanswered | Failure::Conflict) => self.next_op_at = now_ms + RETRY_MS,
+            Err(failure) => match self.phase {
+                Phase::Claiming { .. } => self.end(Exit::Claim(failure), effects),
+                Phase::Running if !self.serving => self.end(Exit::Lost(failure), effects),
+                _ => self.next_op_at = now_ms + RETRY_MS,
+            },
+        }
+    }
+
+    /// Takes the answer of a read, unless the watch was faster and knows better.
+    fn answered(&mut self, found: &Found, now_ms: i64) {
+        let question = matches!(self.view, View::Unknown | View::Garbled { ours: false, .. });
+        let revision = found.revision();
+        match found {
+            _ if !question => {}
+            Found::Absent { .. } => {
+                self.seen = self.seen.max(revision);
+                self.view = View::Absent;
+                self.valid_until = i64::MIN;
+            }
+            _ if revision < self.seen => {}
+            Found::Row { row, .. } if self.is_own(row) => self.adopt(revision, row.ready),
+            Found::Row { row, .. } => {
+                self.seen = revision;
+                self.view = View::Foreign { holder: row.holder.clone(), since: row.since };
+            }
+            Found::Garbled { .. } => {
+                let ours = self.garbage_is_ours(now_ms);
+                self.seen = revision;
+                self.view = View::Garbled { revision, ours };
+                if !ours {
+                    self.next_op_at = now_ms + RETRY_MS;
+                }
+            }
+        }
+    }
+
+    pub(super) fn watched(&mut self, found: &Found, now_ms: i64, effects: &mut Vec<Effect>) {
+        let revision = found.revision();
+        if revision <= self.seen {
+            return;
+        }
+        self.next_op_at = self.next_op_at.min(now_ms);
+        match found {
+            Found::Row { row, .. } if self.is_own(row) => self.adopt(revision, row.ready),
+            Found::Garbled { .. } if self.garbage_is_ours(now_ms) => {
+                self.seen = revision;
+                self.view = View::Garbled { revision, ours: true };
+            }
+            Found::Row { .. } | Found::Garbled { .. } | Found::Absent { .. } => {
+                // Serving stops first; then the row is read (LSE-6).
+                self.seen = revision;
+                self.quiet(effects);
+                self.view = View::Unknown;
+                self.valid_until = i64::MIN;
+            }
+        }
+    }
+
+    fn is_own(&self, row: &LeaseRow) -> bool {
+        row.holder == self.me && row.incarnation == self.incarnation
+    }
+
+    /// Whether garbage seen now can only have replaced the own row: that had not expired, so nobody
+    /// else can have created one.
+    fn garbage_is_ours(&self, now_ms: i64) -> bool {
+        self.phase == Phase::Running && now_ms < self.valid_until
+    }
+
+    /// An own row that no answer confirmed: a write whose answer is missing has been stored. It was
+    /// stored no earlier than the oldest such write was sent.
+    fn adopt(&mut self, revision: u64, ready: bool) {
+        let flying = self.pending.filter(|(op, _)| *op != Op::Read);
+        let sent = [self.unresolved, flying.map(|(_, sent)| sent)];
+        if let Some(sent) = sent.into_iter().flatten().min()
+            && revision > self.seen
+        {
+            self.valid_until = self.valid_until.max(sent + self.ttl_ms);
+            self.renew_at = sent + self.renew_ms;
+        }
+        if flying.is_none() {
+            self.unresolved = None;
+        }
+        self.seen = self.seen.max(revision);
+        self.view = View::Own { revision, ready };
+    }
+}
