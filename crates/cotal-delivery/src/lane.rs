@@ -18,7 +18,7 @@ use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_workspace::SecretStore;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -31,7 +31,7 @@ use crate::dead::{DeadBook, Retrier};
 use crate::fanout::Fanout;
 use crate::gate::{self, Gate};
 use crate::intake::Intake;
-use crate::lease::{Lease, LeaseError};
+use crate::lease::{self, Keeper, Lease, LeaseError};
 use crate::members::Members;
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
@@ -192,20 +192,64 @@ async fn claim_and_serve(
         + &std::process::id().to_string()
         + "-"
         + &now_ms().to_string();
-    let claim = Lease::claim(&connection, &options.space, identity.principal, incarnation.clone());
-    let mut lease = claim.await?;
-    stage.send_replace(Stage::Claimed);
-    let served =
-        Parts::new(options, &connection, &incarnation).serve(&mut lease, stop, stage).await;
-    lease.release().await;
+    let (gate_keeper, gate) = gate::gate();
+    let (lease, keeper) = lease::lease(
+        &connection,
+        &options.space,
+        identity.principal,
+        incarnation.clone(),
+        gate_keeper,
+    );
+    let parts = Parts::new(options, &connection, &incarnation, gate);
+    let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
     connection.close(FINISH_WITHIN).await;
-    served
+    outcome
+}
+
+/// Runs the keeper beside the lane, and releases the lease last of all.
+async fn under_lease(
+    parts: &Parts,
+    mut lease: Lease,
+    keeper: Keeper,
+    stop: &CancellationToken,
+    stage: &watch::Sender<Stage>,
+) -> Result<(), LaneError> {
+    let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
+    let served = tokio::select! {
+        lost = &mut keeper.0 => return Ok(joined(lost)?),
+        served = async {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = lease.granted() => {}
+            }
+            stage.send_replace(Stage::Claimed);
+            parts.serve(&mut lease, stop, stage).await
+        } => served,
+    };
+    lease.release().await;
+    let released = joined((&mut keeper.0).await);
+    served.and(released.map_err(LaneError::from))
+}
+
+/// A task that does not outlive its owner.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn joined(ended: Result<Result<(), LeaseError>, JoinError>) -> Result<(), LeaseError> {
+    // A panic of the keeper is a defect of this process; its row expires by itself.
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// What the components of a lane share.
 struct Parts {
     space: Space,
     broker_gone: Duration,
+    gate: Gate,
     connection: Connection,
     incarnation: String,
     view: Arc<View>,
@@ -217,10 +261,11 @@ struct Parts {
 type Tasks = JoinSet<Result<(), LaneError>>;
 
 impl Parts {
-    fn new(options: &LaneOptions, connection: &Connection, incarnation: &str) -> Self {
+    fn new(options: &LaneOptions, connection: &Connection, incarnation: &str, gate: Gate) -> Self {
         Self {
             space: options.space.clone(),
             broker_gone: options.broker_gone,
+            gate,
             connection: connection.clone(),
             incarnation: incarnation.to_owned(),
             view: View::new(connection, &options.space, incarnation),
@@ -235,7 +280,6 @@ impl Parts {
         stop: &CancellationToken,
         stage: &watch::Sender<Stage>,
     ) -> Result<(), LaneError> {
-        let (keeper, gate) = gate::gate();
         let finish = CancellationToken::new();
         let mut tasks = Tasks::new();
         let mut followers = Tasks::new();
@@ -249,13 +293,9 @@ impl Parts {
             gone = self.broker_gone() => gone,
             served = async {
                 self.view.scanned().await;
-                self.start_all(&mut tasks, &gate, &finish).await?;
-                keeper.set(true);
-                lease.set_ready(true).await?;
-                stage.send_replace(Stage::Ready);
-                info!(space = %self.space, "serving");
+                self.start_all(&mut tasks, &finish).await?;
                 tokio::select! {
-                    kept = lease.keep(&keeper) => Err(kept.into()),
+                    () = self.stay_bound(lease, stage) => Ok(()),
                     ended = first_end(&mut tasks) => ended,
                 }
             } => served,
@@ -267,23 +307,34 @@ impl Parts {
         outcome
     }
 
+    /// Says that everything is bound, again after each time that serving had to stop.
+    async fn stay_bound(&self, lease: &mut Lease, stage: &watch::Sender<Stage>) {
+        loop {
+            lease.granted().await;
+            lease.bound().await;
+            stage.send_replace(Stage::Ready);
+            info!(space = %self.space, "serving");
+            lease.withdrawn().await;
+            stage.send_replace(Stage::Claimed);
+        }
+    }
+
     /// Binds consumers and rails, and starts what works on them.
     async fn start_all(
         &self,
         tasks: &mut Tasks,
-        gate: &Gate,
         stop: &CancellationToken,
     ) -> Result<(), LaneError> {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
         let book = DeadBook::new(&self.connection, &self.space);
-        let backlog = self.start_reader(tasks, gate, stop, dlv, book.clone()).await?;
-        self.start_fanout(tasks, gate, stop, inbox.clone(), backlog).await?;
+        let backlog = self.start_reader(tasks, stop, dlv, book.clone()).await?;
+        self.start_fanout(tasks, stop, inbox.clone(), backlog).await?;
         let retrier = Retrier {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
-            gate: gate.clone(),
+            gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             book,
             parked: BTreeMap::new(),
@@ -291,7 +342,7 @@ impl Parts {
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
-        self.start_rails(tasks, gate, stop, inbox).await?;
+        self.start_rails(tasks, stop, inbox).await?;
         Ok(())
     }
 
@@ -299,7 +350,6 @@ impl Parts {
     async fn start_reader(
         &self,
         tasks: &mut Tasks,
-        gate: &Gate,
         stop: &CancellationToken,
         writer: Writer,
         dead: DeadBook,
@@ -318,7 +368,7 @@ impl Parts {
             view: Arc::clone(&self.view),
             writer,
             intake,
-            gate: gate.clone(),
+            gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             progress: Arc::clone(&self.progress),
             dead,
@@ -342,7 +392,6 @@ impl Parts {
     async fn start_fanout(
         &self,
         tasks: &mut Tasks,
-        gate: &Gate,
         stop: &CancellationToken,
         writer: Writer,
         backlog: u64,
@@ -355,7 +404,7 @@ impl Parts {
             view: Arc::clone(&self.view),
             writer,
             intake: self.intake(&stream, FANOUT, PULL_POSTS).await?,
-            gate: gate.clone(),
+            gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
             backlog,
@@ -371,14 +420,13 @@ impl Parts {
     async fn start_rails(
         &self,
         tasks: &mut Tasks,
-        gate: &Gate,
         stop: &CancellationToken,
         writer: Writer,
     ) -> Result<(), LaneError> {
         let rail = Rail {
             space: self.space.clone(),
             connection: self.connection.clone(),
-            gate: gate.clone(),
+            gate: self.gate.clone(),
         };
         let cannot = "cannot bind the control rails";
         let agents =

@@ -1,46 +1,56 @@
-//! The single-flight lease: one daemon serves a space (LSE-1, 2, 8, 9).
+//! The single-flight lease: performs what the keeper of `cotal-rules` decides (LSE-1 to LSE-9).
 //!
-//! Invariant: every write names the revision it replaces, and only a row that carries this run's
-//! incarnation is ever treated as one's own.
+//! One bucket operation is in flight at a time. The watch is bound only once the claim is won,
+//! because a refused daemon binds nothing, not even a consumer of the lease bucket.
 
-use std::time::Duration;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
+use cotal_nats::{
+    Bucket as Kv, Bytes, ConnState, Connection, Entry, NatsError, Watch, WatchEvent, WatchOptions,
+};
+use cotal_rules::lease::{Effect, Exit, Failure, Found, Input, LeaseKeeper};
 use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
-use tracing::{error, info, warn};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, error, info, warn};
 
 use crate::clock::now_ms;
 use crate::gate::GateKeeper;
 
-/// Three renewals fit into the row's 30 s.
-const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// How often an unanswered question about the row is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a release may take.
-const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+/// The row's lifetime in the bucket, in milliseconds.
+const TTL_MS: i64 = 30_000;
+/// Three renewals fit into it.
+const RENEW_MS: i64 = 10_000;
+/// Inputs that the lane may have given and the keeper not yet taken.
+const INPUTS: usize = 16;
 
 /// Why this process does not, or no longer, serve.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// Another daemon holds the lease.
     #[error(
-        "{space} is served by another daemon: {holder} holds its lease{}; stop that one, or wait \
-         until its lease expires (30 s after a crash)",
-        if *ready { "" } else { " (still starting)" }
+        "{space} is served by another daemon: {holder} holds its lease; stop that one, or wait \
+         until its lease expires (30 s after a crash)"
     )]
     Held {
         /// The space.
         space: Space,
         /// Who holds it.
         holder: Principal,
-        /// Whether that daemon serves already.
-        ready: bool,
     },
     /// The lease row is not a lease.
     #[error("the lease row of {0} is garbled: somebody tampered with it; it expires within 30 s")]
     Tampered(Space),
+    /// The claim was not possible.
+    #[error("could not claim the lease of {space}: {reason}")]
+    Refused {
+        /// The space.
+        space: Space,
+        /// What the broker said.
+        reason: String,
+    },
     /// Another daemon took the lease while this one served.
     #[error("another daemon has taken the shard: {holder} holds the lease of {space}")]
     Taken {
@@ -49,188 +59,315 @@ pub enum LeaseError {
         /// Who holds it.
         holder: Principal,
     },
-    /// The row was gone and could not be written again.
-    #[error("could not re-acquire the lease of {space}: {source}")]
+    /// The row was lost and could not be written again.
+    #[error("could not re-acquire the lease of {space}: {reason}")]
     NotReacquired {
         /// The space.
         space: Space,
         /// What the broker said.
-        source: NatsError,
-    },
-    /// The broker refused the first claim.
-    #[error("could not claim the lease of {space}: {source}")]
-    Refused {
-        /// The space.
-        space: Space,
-        /// What the broker said.
-        source: NatsError,
+        reason: String,
     },
 }
 
-/// The held lease.
-#[derive(Debug)]
+/// What the keeper tells the lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The claim is not decided.
+    Claiming,
+    /// The lease is held: bind, and say so.
+    Serve,
+    /// Serving has stopped until the row is proven.
+    Quiet,
+}
+
+/// The lane's side of the keeper.
+#[derive(Debug, Clone)]
 pub(crate) struct Lease {
-    kv: Kv,
-    space: Space,
-    row: LeaseRow,
-    revision: u64,
-}
-
-/// What stands in the bucket, as seen by this process.
-enum Standing {
-    Own(u64),
-    Other(LeaseRow),
-    Garbled,
-    Free,
+    inputs: mpsc::Sender<Input>,
+    standing: watch::Receiver<Standing>,
 }
 
 impl Lease {
-    /// Claims the lease, or says who holds it.
-    pub(crate) async fn claim(
-        connection: &Connection,
-        space: &Space,
-        holder: Principal,
-        incarnation: String,
-    ) -> Result<Self, LeaseError> {
-        let row = LeaseRow { holder, incarnation, since: now_ms(), ready: false };
-        let kv = Kv::new(connection, &space.bucket(Bucket::Delivery));
-        let mut lease = Self { kv, space: space.clone(), row, revision: 0 };
-        let refused = |source| LeaseError::Refused { space: space.clone(), source };
-        match lease.kv.create(LEASE_KEY, lease.encoded()).await {
-            Ok(revision) => lease.revision = revision,
-            Err(error) if error.is_conflict() => match lease.read().await.map_err(refused)? {
-                Standing::Own(revision) => lease.revision = revision,
-                Standing::Other(LeaseRow { holder, ready, .. }) => {
-                    return Err(LeaseError::Held { space: space.clone(), holder, ready });
-                }
-                Standing::Garbled => return Err(LeaseError::Tampered(space.clone())),
-                Standing::Free => return Err(refused(error)),
-            },
-            Err(error) => return Err(refused(error)),
-        }
-        info!(%space, "lease claimed");
-        Ok(lease)
-    }
-
-    fn encoded(&self) -> Bytes {
-        serde_json::to_vec(&self.row).unwrap_or_default().into()
-    }
-
-    async fn read(&self) -> Result<Standing, NatsError> {
-        let Some(entry) = self.kv.get(LEASE_KEY).await? else {
-            return Ok(Standing::Free);
-        };
-        let Some(value) = entry.live() else {
-            return Ok(Standing::Free);
-        };
-        Ok(match LeaseRow::parse(value) {
-            Ok(row) if row.incarnation == self.row.incarnation => Standing::Own(entry.revision),
-            Ok(row) => Standing::Other(row),
-            Err(_) => Standing::Garbled,
-        })
-    }
-
-    /// Says in the row whether this daemon serves.
-    pub(crate) async fn set_ready(&mut self, ready: bool) -> Result<(), LeaseError> {
-        self.row.ready = ready;
-        match self.renew().await {
-            Ok(()) => Ok(()),
-            Err(_) => self.question().await,
+    /// Waits until the lane may bind and serve.
+    pub(crate) async fn granted(&mut self) {
+        if self.standing.wait_for(|standing| *standing == Standing::Serve).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 
-    async fn renew(&mut self) -> Result<(), NatsError> {
-        self.revision = self.kv.update(LEASE_KEY, self.encoded(), self.revision).await?;
-        Ok(())
+    /// Waits until serving stops.
+    pub(crate) async fn withdrawn(&mut self) {
+        if self.standing.wait_for(|standing| *standing == Standing::Quiet).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
-    /// Renews for as long as the lease is this process's own. A failed renewal is a question, not a
-    /// verdict: serving stops, the row is read again, and only then it goes on or ends.
-    pub(crate) async fn keep(&mut self, gate: &GateKeeper) -> LeaseError {
+    /// Says that the rails are bound and both loops run; only then the row says `ready` (LSE-8).
+    pub(crate) async fn bound(&self) {
+        self.tell(Input::Bound).await;
+    }
+
+    /// Asks for the release.
+    pub(crate) async fn release(&self) {
+        self.tell(Input::Stop).await;
+    }
+
+    async fn tell(&self, input: Input) {
+        // A keeper that has ended has said why; the lane learns it from there.
+        let _ = self.inputs.send(input).await;
+    }
+}
+
+/// The keeper's side.
+pub(crate) struct Keeper {
+    space: Space,
+    kv: Kv,
+    rules: LeaseKeeper,
+    gate: GateKeeper,
+    started: Instant,
+    inputs: mpsc::Receiver<Input>,
+    standing: watch::Sender<Standing>,
+    state: watch::Receiver<ConnState>,
+    watch: Option<Watch>,
+}
+
+/// A bucket operation in flight; it is kept until it is answered, never begun twice.
+type Operation = Pin<Box<dyn Future<Output = Input> + Send>>;
+
+/// What the keeper waits for.
+enum Event {
+    Input(Input),
+    Answered(Input),
+    Watched(Result<WatchEvent, NatsError>),
+    Connection(bool),
+    Due,
+}
+
+/// A keeper that has claimed nothing yet.
+pub(crate) fn lease(
+    connection: &Connection,
+    space: &Space,
+    holder: Principal,
+    incarnation: String,
+    gate: GateKeeper,
+) -> (Lease, Keeper) {
+    let (sender, inputs) = mpsc::channel(INPUTS);
+    let (standing, seen) = watch::channel(Standing::Claiming);
+    let keeper = Keeper {
+        space: space.clone(),
+        kv: Kv::new(connection, &space.bucket(Bucket::Delivery)),
+        rules: LeaseKeeper::new(holder, incarnation, now_ms(), TTL_MS, RENEW_MS),
+        gate,
+        started: Instant::now(),
+        inputs,
+        standing,
+        state: connection.state(),
+        watch: None,
+    };
+    (Lease { inputs: sender, standing: seen }, keeper)
+}
+
+impl Keeper {
+    /// Claims, keeps and releases the lease. Ends when it is released, or lost for good.
+    pub(crate) async fn run(mut self) -> Result<(), LeaseError> {
+        let mut input = Input::Start;
+        let mut asked = None;
         loop {
-            tokio::time::sleep(RENEW_EVERY).await;
-            if let Err(error) = self.renew().await {
-                warn!(space = %self.space, %error, "the lease was not renewed; serving stops until it is proven");
-                gate.set(false);
-                if let Err(verdict) = self.question().await {
-                    return verdict;
+            let effects = self.rules.on(input, self.now());
+            for effect in effects {
+                match effect {
+                    Effect::Serve => self.serve().await,
+                    Effect::StopServing => self.stop_serving(),
+                    Effect::Exit(exit) => return self.end(exit),
+                    operation => asked = Some(Box::pin(perform(self.kv.clone(), operation)) as _),
                 }
-                gate.set(true);
-                info!(space = %self.space, "the lease is proven; serving again");
             }
+            self.show();
+            input = self.next(&mut asked).await;
         }
     }
 
-    /// Finds out whose the lease is, for as long as the broker does not say.
-    async fn question(&mut self) -> Result<(), LeaseError> {
+    fn now(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Opens the gate for as long as the row provably stands.
+    fn show(&self) {
+        let until = self
+            .rules
+            .serving_until()
+            .map(|until| self.started + Duration::from_millis(until.max(0).unsigned_abs()));
+        self.gate.set(until);
+    }
+
+    async fn serve(&mut self) {
+        if self.watch.is_none() {
+            let options = WatchOptions { filter: LEASE_KEY.to_owned(), ..WatchOptions::default() };
+            match self.kv.watch(options).await {
+                Ok(watch) => self.watch = Some(watch),
+                // The keeper renews and reads without it; it only learns of a loss later.
+                Err(error) => warn!(space = %self.space, %error, "the lease is not watched"),
+            }
+        }
+        info!(space = %self.space, "the lease is held");
+        self.standing.send_replace(Standing::Serve);
+    }
+
+    fn stop_serving(&self) {
+        self.gate.set(None);
+        if self.standing.send_replace(Standing::Quiet) == Standing::Serve {
+            warn!(space = %self.space, "serving stops until the lease is proven");
+        }
+    }
+
+    fn end(&self, exit: Exit) -> Result<(), LeaseError> {
+        self.gate.set(None);
+        let space = self.space.clone();
+        match exit {
+            Exit::Stopped { released: true } => {
+                info!(%space, "the lease is released");
+                Ok(())
+            }
+            Exit::Stopped { released: false } => {
+                warn!(%space, "the lease was not released; it expires within 30 s");
+                Ok(())
+            }
+            Exit::Held { holder, .. } => Err(LeaseError::Held { space, holder }),
+            Exit::Tampered => Err(LeaseError::Tampered(space)),
+            Exit::Claim(failure) => Err(LeaseError::Refused { space, reason: said(failure) }),
+            Exit::Taken { holder } => Err(LeaseError::Taken { space, holder }),
+            Exit::Lost(failure) => Err(LeaseError::NotReacquired { space, reason: said(failure) }),
+        }
+    }
+
+    /// The next input for the rules; performs the operation that was asked meanwhile.
+    async fn next(&mut self, asked: &mut Option<Operation>) -> Input {
         loop {
-            let standing = match self.read().await {
-                Ok(standing) => standing,
-                Err(error) if error.is_denied() => {
-                    return Err(LeaseError::NotReacquired {
-                        space: self.space.clone(),
-                        source: error,
-                    });
+            match self.event(asked).await {
+                Event::Input(input) => return input,
+                Event::Answered(input) => {
+                    *asked = None;
+                    return input;
                 }
-                Err(error) => {
-                    warn!(space = %self.space, %error, "the lease cannot be read; asking again");
-                    tokio::time::sleep(ASK_AGAIN).await;
-                    continue;
-                }
-            };
-            match standing {
-                Standing::Own(revision) => {
-                    self.revision = revision;
-                    match self.renew().await {
-                        Ok(()) => return Ok(()),
-                        Err(error) => {
-                            warn!(space = %self.space, %error, "the lease is not renewed yet")
-                        }
+                Event::Connection(true) => return Input::Connected,
+                Event::Connection(false) => return Input::Disconnected,
+                Event::Due => return Input::Tick,
+                Event::Watched(event) => {
+                    if let Some(input) = self.watched(event) {
+                        return input;
                     }
-                }
-                Standing::Free => match self.kv.create(LEASE_KEY, self.encoded()).await {
-                    Ok(revision) => {
-                        self.revision = revision;
-                        warn!(space = %self.space, "the lease had expired and was created again");
-                        return Ok(());
-                    }
-                    Err(error) if error.is_conflict() => {}
-                    Err(source) => {
-                        return Err(LeaseError::NotReacquired {
-                            space: self.space.clone(),
-                            source,
-                        });
-                    }
-                },
-                Standing::Other(LeaseRow { holder, .. }) => {
-                    return Err(LeaseError::Taken { space: self.space.clone(), holder });
-                }
-                Standing::Garbled => {
-                    error!(space = %self.space, "the lease row is garbled: somebody tampered with it");
-                    tokio::time::sleep(ASK_AGAIN).await;
                 }
             }
         }
     }
 
-    /// Frees the space, if the row is still this process's own.
-    pub(crate) async fn release(self) {
-        let release = async {
-            match self.read().await? {
-                Standing::Own(revision) => {
-                    self.kv.delete(LEASE_KEY, Some(revision)).await?;
-                    info!(space = %self.space, "lease released");
-                }
-                _ => info!(space = %self.space, "the lease is not this process's any more"),
+    async fn event(&mut self, asked: &mut Option<Operation>) -> Event {
+        let due = self
+            .rules
+            .deadline()
+            .map(|at| Duration::from_millis(at.saturating_sub(self.now()).max(0).unsigned_abs()));
+        let connected = self.state.borrow().is_connected();
+        tokio::select! {
+            biased;
+            Some(input) = self.inputs.recv() => Event::Input(input),
+            input = answer_of(asked) => Event::Answered(input),
+            Ok(state) = self.state.wait_for(|s| s.is_connected() != connected) => {
+                Event::Connection(state.is_connected())
             }
-            Ok::<(), NatsError>(())
-        };
-        match tokio::time::timeout(RELEASE_WITHIN, release).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                warn!(space = %self.space, %error, "the lease was not released; it expires")
-            }
-            Err(_) => warn!(space = %self.space, "the lease was not released in time; it expires"),
+            event = next_of(&mut self.watch) => Event::Watched(event),
+            () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => Event::Due,
         }
+    }
+
+    fn watched(&mut self, event: Result<WatchEvent, NatsError>) -> Option<Input> {
+        match event {
+            Ok(WatchEvent::Put { key, value, revision }) if key.as_str() == LEASE_KEY => {
+                Some(Input::Watch(found(&value, revision, &self.space)))
+            }
+            Ok(WatchEvent::Delete { key, revision, .. }) if key.as_str() == LEASE_KEY => {
+                Some(Input::Watch(Found::Absent { revision }))
+            }
+            Ok(WatchEvent::Reset { .. }) => Some(Input::Doubt),
+            Ok(_) => None,
+            Err(error) => {
+                warn!(space = %self.space, %error, "the lease is not watched any more");
+                self.watch = None;
+                Some(Input::Doubt)
+            }
+        }
+    }
+}
+
+async fn next_of(watch: &mut Option<Watch>) -> Result<WatchEvent, NatsError> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn answer_of(asked: &mut Option<Operation>) -> Input {
+    match asked {
+        Some(operation) => operation.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Performs one bucket operation and gives its answer.
+async fn perform(kv: Kv, operation: Effect) -> Input {
+    let written = match operation {
+        Effect::Create(row) => kv.create(LEASE_KEY, encoded(&row)).await,
+        Effect::Update { row, revision } => kv.update(LEASE_KEY, encoded(&row), revision).await,
+        Effect::Delete { revision } => kv.delete(LEASE_KEY, Some(revision)).await,
+        Effect::Read => return Input::Read(answer(read(&kv).await)),
+        Effect::Serve | Effect::StopServing | Effect::Exit(_) => return Input::Tick,
+    };
+    Input::Written(answer(written))
+}
+
+async fn read(kv: &Kv) -> Result<Found, NatsError> {
+    let entry = kv.get(LEASE_KEY).await?;
+    Ok(match entry.as_ref().map(|entry| (entry, Entry::live(entry))) {
+        None => Found::Absent { revision: 0 },
+        Some((entry, None)) => Found::Absent { revision: entry.revision },
+        Some((entry, Some(value))) => match LeaseRow::parse(value) {
+            Ok(row) => Found::Row { row, revision: entry.revision },
+            Err(_) => Found::Garbled { revision: entry.revision },
+        },
+    })
+}
+
+fn found(value: &[u8], revision: u64, space: &Space) -> Found {
+    match LeaseRow::parse(value) {
+        Ok(row) => Found::Row { row, revision },
+        Err(why) => {
+            error!(%space, revision, %why, "the lease row is garbled: somebody tampered with it");
+            Found::Garbled { revision }
+        }
+    }
+}
+
+fn encoded(row: &LeaseRow) -> Bytes {
+    serde_json::to_vec(row).unwrap_or_default().into()
+}
+
+fn answer<T>(outcome: Result<T, NatsError>) -> Result<T, Failure> {
+    outcome.map_err(|error| {
+        debug!(%error, "a lease operation failed");
+        match error {
+            NatsError::Conflict { .. } => Failure::Conflict,
+            NatsError::Denied { .. } => Failure::Denied(error.to_string()),
+            NatsError::Timeout { .. }
+            | NatsError::Disconnected { .. }
+            | NatsError::NoResponders { .. } => Failure::Unanswered,
+            other => Failure::Refused(other.to_string()),
+        }
+    })
+}
+
+fn said(failure: Failure) -> String {
+    match failure {
+        Failure::Conflict => "it changed in between".to_owned(),
+        Failure::Denied(said) | Failure::Refused(said) => said,
+        Failure::Unanswered => "the broker did not answer".to_owned(),
     }
 }
