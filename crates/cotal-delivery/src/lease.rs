@@ -44,12 +44,12 @@ pub enum LeaseError {
     #[error("the lease row of {0} is garbled: somebody tampered with it; it expires within 30 s")]
     Tampered(Space),
     /// The claim was not possible.
-    #[error("could not claim the lease of {space}: {reason}")]
+    #[error("could not claim the lease of {space}: {source}")]
     Refused {
         /// The space.
         space: Space,
         /// What the broker said.
-        reason: String,
+        source: Failure,
     },
     /// Another daemon took the lease while this one served.
     #[error("another daemon has taken the shard: {holder} holds the lease of {space}")]
@@ -60,12 +60,12 @@ pub enum LeaseError {
         holder: Principal,
     },
     /// The row was lost and could not be written again.
-    #[error("could not re-acquire the lease of {space}: {reason}")]
+    #[error("could not re-acquire the lease of {space}: {source}")]
     NotReacquired {
         /// The space.
         space: Space,
         /// What the broker said.
-        reason: String,
+        source: Failure,
     },
 }
 
@@ -234,9 +234,9 @@ impl Keeper {
             }
             Exit::Held { holder, .. } => Err(LeaseError::Held { space, holder }),
             Exit::Tampered => Err(LeaseError::Tampered(space)),
-            Exit::Claim(failure) => Err(LeaseError::Refused { space, reason: said(failure) }),
+            Exit::Claim(failure) => Err(LeaseError::Refused { space, source: failure }),
             Exit::Taken { holder } => Err(LeaseError::Taken { space, holder }),
-            Exit::Lost(failure) => Err(LeaseError::NotReacquired { space, reason: said(failure) }),
+            Exit::Lost(failure) => Err(LeaseError::NotReacquired { space, source: failure }),
         }
     }
 
@@ -362,12 +362,4 @@ fn answer<T>(outcome: Result<T, NatsError>) -> Result<T, Failure> {
             other => Failure::Refused(other.to_string()),
         }
     })
-}
-
-fn said(failure: Failure) -> String {
-    match failure {
-        Failure::Conflict => "it changed in between".to_owned(),
-        Failure::Denied(said) | Failure::Refused(said) => said,
-        Failure::Unanswered => "the broker did not answer".to_owned(),
-    }
 }

@@ -27,6 +27,7 @@ mod registry;
 mod retired;
 mod view;
 
+pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use credentials::CredentialError;
 pub use lane::{Lane, LaneError, LaneOptions, Stage};
 pub use lease::LeaseError;

@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use cotal_broker::{BrokerError, ProbeError};
-use cotal_delivery::{CredentialError, LaneError, LeaseError};
+use cotal_delivery::{CredentialError, LaneError, LeaseError, LeaseFailure};
 use cotal_manager::ManagerError;
 use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
@@ -167,10 +167,19 @@ fn of_lane(error: &LaneError) -> Option<Exit> {
         }
         LaneError::Lease(
             LeaseError::Refused { source, .. } | LeaseError::NotReacquired { source, .. },
-        )
-        | LaneError::Broker { source, .. } => Some(of_nats(source)),
+        ) => Some(of_lease(source)),
+        LaneError::Broker { source, .. } => Some(of_nats(source)),
         LaneError::BrokerGone => Some(Exit::Unreachable),
         _ => None,
+    }
+}
+
+fn of_lease(failure: &LeaseFailure) -> Exit {
+    match failure {
+        LeaseFailure::Conflict => Exit::Conflict,
+        LeaseFailure::Denied(_) => Exit::Denied,
+        LeaseFailure::Refused(_) => Exit::Refused,
+        LeaseFailure::Unanswered => Exit::TimedOut,
     }
 }
 

@@ -38,15 +38,19 @@ impl Found {
 }
 
 /// How an operation failed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
     /// The key is not as the write expected: it exists, or has another revision.
+    #[error("it changed in between")]
     Conflict,
     /// The credential may not; the text names subject and operation (LSE-4).
+    #[error("{0}")]
     Denied(String),
     /// The broker refused it for another reason, quoted (LSE-5).
+    #[error("{0}")]
     Refused(String),
     /// No answer: it may have happened, and may happen yet.
+    #[error("the broker did not answer")]
     Unanswered,
 }
 
