@@ -5,21 +5,19 @@
 //! the credentials that `cotal agent add` would mint.
 
 mod daemon;
+mod god;
+mod logs;
 mod mesh;
 mod peer;
 mod proxy;
+mod supervisor;
 mod wait;
 
 pub use daemon::DaemonProcess;
+pub use god::God;
+pub use logs::{init_logs, logged};
 pub use mesh::{Mesh, MeshOptions, broker_binary, serving};
 pub use peer::Peer;
 pub use proxy::Proxy;
+pub use supervisor::Supervisor;
 pub use wait::eventually;
-
-/// Logs of a test run, shown for failing tests; `RUST_LOG` chooses what.
-pub fn init_logs() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    // A second test of the same process finds the subscriber installed already.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-}

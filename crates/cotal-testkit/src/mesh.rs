@@ -15,7 +15,9 @@ use cotal_trust::{UserKey, mint_profile};
 use cotal_wire::profile::Profile;
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::{Channel, ChannelPattern, Role, Space};
-use cotal_workspace::{Durability, FileStore, MeshFile, Root, SecretKey, SecretKind, SecretStore as _};
+use cotal_workspace::{
+    Durability, FileStore, MeshFile, Root, SecretKey, SecretKind, SecretStore as _,
+};
 use tempfile::TempDir;
 
 use crate::peer::Peer;
@@ -67,7 +69,8 @@ impl Mesh {
     /// When any part of it cannot be brought up.
     pub async fn with(options: MeshOptions) -> Self {
         crate::init_logs();
-        let names = if options.spaces.is_empty() { vec!["main".to_owned()] } else { options.spaces };
+        let names =
+            if options.spaces.is_empty() { vec!["main".to_owned()] } else { options.spaces };
         let spaces: Vec<_> =
             names.iter().map(|name| Space::parse(name).expect("a space name")).collect();
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -77,15 +80,8 @@ impl Mesh {
             .map(|space| Authority::create_or_open(&root, space).expect("trust material"))
             .collect();
         let binary = broker_binary();
-        let mut mesh = Self {
-            dir,
-            root,
-            spaces,
-            binary,
-            broker: None,
-            url: String::new(),
-            port: 0,
-        };
+        let mut mesh =
+            Self { dir, root, spaces, binary, broker: None, url: String::new(), port: 0 };
         mesh.launch_broker(ListenPort::Any).await;
         mesh.save_mesh_file();
         for authority in &authorities {
@@ -125,7 +121,9 @@ impl Mesh {
     async fn provision(&self, authority: &Authority) {
         let (_, connection) =
             authority.connect(Office::Provisioner, &self.address()).await.expect("the provisioner");
-        provision_space(&connection, authority.space(), Shape::Durable).await.expect("provisioning");
+        provision_space(&connection, authority.space(), Shape::Durable)
+            .await
+            .expect("provisioning");
         let store = FileStore::new(self.root.clone());
         ensure_daemon_credentials(authority, &store).expect("the daemon's credentials");
     }
@@ -201,7 +199,13 @@ impl Mesh {
     ///
     /// # Panics
     /// When it cannot be provisioned.
-    pub async fn add_agent(&self, name: &str, read: &[&str], post: &[&str], role: Option<&str>) -> String {
+    pub async fn add_agent(
+        &self,
+        name: &str,
+        read: &[&str],
+        post: &[&str],
+        role: Option<&str>,
+    ) -> String {
         let patterns = |texts: &[&str]| {
             texts.iter().map(|t| ChannelPattern::parse(t).expect("a pattern")).collect()
         };
@@ -248,8 +252,7 @@ impl Mesh {
         let now = clock::unix_seconds();
         let own = key.principal().expect("a principal");
         let authority = self.authority();
-        let minted =
-            mint_profile(authority.account(), &key, &profile(own), now, Some(now + 600));
+        let minted = mint_profile(authority.account(), &key, &profile(own), now, Some(now + 600));
         minted.expect("a credential").creds.expose().to_owned()
     }
 

@@ -112,20 +112,20 @@ impl Peer {
         body: Bytes,
         within: Duration,
     ) -> Result<Bytes, NatsError> {
-        let reply = reply_to(&subject, &nonce());
-        let mut replies = self.connection.subscribe(reply.clone(), None).await?;
-        let asked = Subject::from(subject.clone());
-        self.connection.publish_with_reply(asked, Subject::from(reply), None, body).await?;
-        match tokio::time::timeout(within, replies.next()).await {
-            Ok(message) => {
-                let message = message?;
-                if message.status.is_some_and(|status| status.as_u16() == 503) {
-                    return Err(NatsError::NoResponders { subject });
-                }
-                Ok(message.payload)
-            }
-            Err(_) => Err(NatsError::Timeout { what: subject, after: within }),
-        }
+        ask(&self.connection, subject, body, within).await
+    }
+
+    /// Says in presence, now, that its display name is `name`.
+    ///
+    /// # Panics
+    /// When the row cannot be written.
+    pub async fn claim_name(&self, name: &str) {
+        let now = cotal_manager::clock::unix_millis();
+        let card = json!({ "id": self.principal(), "name": name, "kind": "agent" });
+        let row = json!({ "card": card, "status": "idle", "ts": now }).to_string();
+        let bucket = self.space.bucket(cotal_wire::names::Bucket::Presence);
+        let kv = cotal_nats::Bucket::new(&self.connection, &bucket);
+        kv.put(self.principal().as_str(), row.into()).await.expect("a presence row");
     }
 
     /// Joins durably.
@@ -181,6 +181,23 @@ impl Peer {
         ids
     }
 
+    /// The next `count` deliveries, not acked.
+    ///
+    /// # Panics
+    /// When they do not arrive within 30 s each.
+    pub async fn take(&self, count: usize) -> Vec<Delivery> {
+        let mut pull = self.deliveries().await;
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let batch = pull.next_batch(count - taken.len(), Duration::from_secs(30)).await;
+            let batch = batch.expect("a pull");
+            assert!(!batch.is_empty(), "got only {} of {count}", taken.len());
+            taken.extend(batch);
+        }
+        pull.close().await;
+        taken
+    }
+
     /// Checks that nothing is delivered.
     ///
     /// # Panics
@@ -204,4 +221,27 @@ fn nonce() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{:08x}{:08x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Asks on `subject` and waits for one reply below it, as any client of the rails does.
+pub(crate) async fn ask(
+    connection: &Connection,
+    subject: String,
+    body: Bytes,
+    within: Duration,
+) -> Result<Bytes, NatsError> {
+    let reply = reply_to(&subject, &nonce());
+    let mut replies = connection.subscribe(reply.clone(), None).await?;
+    let asked = Subject::from(subject.clone());
+    connection.publish_with_reply(asked, Subject::from(reply), None, body).await?;
+    match tokio::time::timeout(within, replies.next()).await {
+        Ok(message) => {
+            let message = message?;
+            if message.status.is_some_and(|status| status.as_u16() == 503) {
+                return Err(NatsError::NoResponders { subject });
+            }
+            Ok(message.payload)
+        }
+        Err(_) => Err(NatsError::Timeout { what: subject, after: within }),
+    }
 }

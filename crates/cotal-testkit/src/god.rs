@@ -1,0 +1,201 @@
+//! All of a space's account, for what no profile may: tampering, and looking into stores.
+
+use std::collections::BTreeSet;
+
+use cotal_nats::js::ConsumerAction;
+use cotal_nats::{Bucket as Kv, Connection, ConsumerConfig, Get, StoredMessage};
+use cotal_wire::names::{Bucket, FANOUT, LEASE_KEY, READER, member_key};
+use cotal_wire::rows::{AclRow, MemberRow};
+use cotal_wire::{Channel, Lifecycle, Space};
+use serde_json::{Value, json};
+
+use crate::mesh::Mesh;
+
+/// Far enough away for any test.
+const LATER: &str = "2100-01-01T00:00:00Z";
+
+/// What no profile may do. Every method panics when the broker does not do it.
+#[derive(Debug, Clone)]
+pub struct God {
+    /// Its connection.
+    pub connection: Connection,
+    space: Space,
+}
+
+#[expect(clippy::missing_panics_doc, reason = "said once, on the type")]
+impl God {
+    /// Of the first space of `mesh`.
+    pub async fn of(mesh: &Mesh) -> Self {
+        Self { connection: mesh.god().await, space: mesh.space().clone() }
+    }
+
+    /// A bucket.
+    #[must_use]
+    pub fn kv(&self, bucket: Bucket) -> Kv {
+        Kv::new(&self.connection, &self.space.bucket(bucket))
+    }
+
+    /// A member row with its revision, unless there is none.
+    pub async fn member(&self, channel: &str, member: &Lifecycle) -> Option<(MemberRow, u64)> {
+        let channel = Channel::parse(channel).expect("a channel");
+        let kv = self.kv(Bucket::Members);
+        let entry = kv.get(&member_key(&channel, member)).await.expect("the members bucket")?;
+        let row = MemberRow::parse(entry.live()?, &channel, member).ok()?;
+        Some((row, entry.revision))
+    }
+
+    /// Writes a member row as it is, whatever stands there.
+    pub async fn put_member(&self, row: &MemberRow) -> u64 {
+        let value = serde_json::to_vec(row).expect("JSON");
+        let key = member_key(&row.channel, &row.member());
+        self.kv(Bucket::Members).put(&key, value.into()).await.expect("a member row")
+    }
+
+    /// A lifecycle's ACL row.
+    pub async fn acl(&self, member: &Lifecycle) -> AclRow {
+        let entry = self.kv(Bucket::Acl).get(&member.dotted()).await.expect("the ACL bucket");
+        AclRow::parse(&entry.expect("an ACL row").value).expect("a valid ACL row")
+    }
+
+    /// Writes a lifecycle's ACL row as it is.
+    pub async fn put_acl(&self, member: &Lifecycle, row: &AclRow) {
+        let value = serde_json::to_vec(row).expect("JSON");
+        self.kv(Bucket::Acl).put(&member.dotted(), value.into()).await.expect("an ACL row");
+    }
+
+    /// Changes what a lifecycle may read.
+    pub async fn set_acl(&self, member: &Lifecycle, read: &[&str]) {
+        let mut row = self.acl(member).await;
+        row.allow_subscribe = read
+            .iter()
+            .map(|text| cotal_wire::ChannelPattern::parse(text).expect("a pattern"))
+            .collect();
+        row.revision += 1;
+        self.put_acl(member, &row).await;
+    }
+
+    /// Deletes the lease row, as 30 s of silence would.
+    pub async fn free_lease(&self) {
+        self.kv(Bucket::Delivery).delete(LEASE_KEY, None).await.expect("a free lease");
+    }
+
+    /// Holds the daemon's consumer: what is posted stays before it until [`Self::resume`].
+    pub async fn pause(&self, consumer: &str) {
+        self.set_pause(consumer, &json!({ "pause_until": LATER })).await;
+    }
+
+    /// Lets a held consumer go on.
+    pub async fn resume(&self, consumer: &str) {
+        self.set_pause(consumer, &json!({})).await;
+    }
+
+    async fn set_pause(&self, consumer: &str, body: &Value) {
+        let stream = self.stream_of(consumer);
+        let subject = format!("$JS.API.CONSUMER.PAUSE.{stream}.{consumer}");
+        let done = self.connection.js_call::<Value>(&subject, body, None).await;
+        done.expect("a consumer that pauses");
+    }
+
+    /// The stream of one of the daemon's consumers.
+    fn stream_of(&self, consumer: &str) -> String {
+        match consumer {
+            FANOUT => self.space.chat_stream(),
+            READER => self.space.inbox_stream(),
+            other => panic!("{other} is none of the daemon's consumers"),
+        }
+    }
+
+    /// Lets a consumer's unanswered messages come again after a second, so that a test of a crash
+    /// need not wait for a minute.
+    pub async fn hasten(&self, stream: &str, consumer: &str) {
+        let info = self.connection.consumer_info(stream, consumer).await.expect("a consumer");
+        let mut config: ConsumerConfig = info.config;
+        config.ack_wait = 1_000_000_000;
+        let filter = config.filter_subject.clone();
+        let action = ConsumerAction::CreateOrUpdate;
+        let changed = self
+            .connection
+            .create_consumer(stream, consumer, filter.as_deref(), &config, action)
+            .await;
+        changed.expect("a changed consumer");
+    }
+
+    /// [`Self::hasten`] for both of the daemon's consumers.
+    pub async fn hasten_daemon(&self) {
+        for consumer in [FANOUT, READER] {
+            self.hasten(&self.stream_of(consumer), consumer).await;
+        }
+    }
+
+    /// Makes one of the daemon's consumers forget everything: each message comes again.
+    pub async fn rewind(&self, consumer: &str) {
+        let stream = self.stream_of(consumer);
+        self.connection.delete_consumer(&stream, consumer).await.expect("a deleted consumer");
+        let config = match consumer {
+            FANOUT => self.space.fanout_config(Some(1)),
+            _ => self.space.reader_config(),
+        };
+        let filter = config.filter_subject.as_deref();
+        let action = ConsumerAction::Create;
+        let made =
+            self.connection.create_consumer(&stream, consumer, filter, &config, action).await;
+        made.expect("a consumer made anew");
+    }
+
+    /// Every message that `stream` holds under `subject`, in order.
+    pub async fn stored(&self, stream: &str, subject: &str) -> Vec<StoredMessage> {
+        let mut found = Vec::new();
+        let mut seq = 1;
+        loop {
+            let get = Get::NextBySubject { seq, subject };
+            match self.connection.get_message(stream, get).await.expect("a stream") {
+                Some(message) => {
+                    seq = message.seq + 1;
+                    found.push(message);
+                }
+                None => return found,
+            }
+        }
+    }
+
+    /// The entries that stand in a member's mixed inbox.
+    pub async fn entries(&self, member: &Lifecycle) -> Vec<StoredMessage> {
+        self.stored(&self.space.inbox_stream(), &self.space.dinbox(member)).await
+    }
+
+    /// Waits until `count` entries stand in INBOX, of whomever.
+    pub async fn wait_for_entries(&self, count: u64) {
+        let inbox = self.space.inbox_stream();
+        let look = || async { self.connection.last_seq(&inbox).await };
+        let enough = |seen: &Result<u64, _>| seen.as_ref().is_ok_and(|last| *last >= count);
+        crate::eventually("entries in INBOX", look, enough).await.expect("INBOX");
+    }
+
+    /// Waits until one of the daemon's consumers has nothing to give and nothing unanswered.
+    pub async fn wait_until_settled(&self, consumer: &str) {
+        let stream = self.stream_of(consumer);
+        let look = || async { self.connection.consumer_info(&stream, consumer).await };
+        let settled = |seen: &Result<cotal_nats::js::ConsumerInfo, _>| {
+            seen.as_ref().is_ok_and(|info| info.num_pending == 0 && info.num_ack_pending == 0)
+        };
+        crate::eventually("a settled consumer", look, settled).await.expect("a consumer");
+    }
+
+    /// The names of every consumer of the account, with their streams.
+    pub async fn consumers(&self) -> BTreeSet<String> {
+        let names = |value: &Value, of: &str| -> Vec<String> {
+            let list = value[of].as_array().cloned().unwrap_or_default();
+            list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+        };
+        let ask = async |subject: String| -> Value {
+            self.connection.js_call(&subject, &json!({}), None).await.expect("a list")
+        };
+        let mut found = BTreeSet::new();
+        for stream in names(&ask("$JS.API.STREAM.NAMES".to_owned()).await, "streams") {
+            let list = ask(format!("$JS.API.CONSUMER.NAMES.{stream}")).await;
+            let consumers = names(&list, "consumers");
+            found.extend(consumers.into_iter().map(|name| format!("{stream}/{name}")));
+        }
+        found
+    }
+}
