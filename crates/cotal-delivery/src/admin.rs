@@ -7,15 +7,20 @@
 use std::sync::Arc;
 
 use cotal_nats::{Message, NatsError, Subscription};
-use cotal_wire::control::{Inventory, InventoryArgs, Reply, Request, op};
+use cotal_wire::control::{
+    Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, Reply, Request, op,
+};
+use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
-use cotal_wire::{Lifecycle, Space};
+use cotal_wire::{Lifecycle, Principal, Space};
+use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Counters;
 use crate::rail::{Rail, args, done, unknown};
 use crate::registry::Registry;
+use crate::scan::{ScanError, Scanner};
 use crate::view::View;
 
 /// Everything the service needs.
@@ -26,6 +31,7 @@ pub(crate) struct Admin {
     pub(crate) counters: Arc<Counters>,
     pub(crate) incarnation: String,
     pub(crate) since: i64,
+    pub(crate) scanner: Scanner,
 }
 
 impl Admin {
@@ -71,8 +77,39 @@ impl Admin {
                 Ok(a) => self.inventory(&Lifecycle::new(a.principal, a.lifecycle_uid)).await,
                 Err(refusal) => refusal,
             },
+            op::EVICT_PRINCIPAL => match args::<PrincipalArgs>(request.args) {
+                Ok(a) => self.evict_one(a.principal).await,
+                Err(refusal) => refusal,
+            },
+            op::EVICT_PRINCIPALS => match args::<PrincipalsArgs>(request.args) {
+                Ok(a) => self.evict_all(&a.principals).await,
+                Err(refusal) => refusal,
+            },
+            op::PRINCIPAL_LIVENESS => match args::<PrincipalArgs>(request.args) {
+                Ok(a) => scanned(self.scanner.liveness(&a.principal).await),
+                Err(refusal) => refusal,
+            },
+            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),
             other => unknown(other, DELIVERY_ADMIN),
         }
+    }
+
+    async fn evict_one(&self, principal: Principal) -> Reply {
+        match self.scanner.evict(&[principal]).await {
+            Ok(mut results) => match results.pop() {
+                Some(result) => done(&result),
+                None => Reply::refused(Code::Unavailable, "the scan gave no result"),
+            },
+            Err(error) => refused(&error),
+        }
+    }
+
+    async fn evict_all(&self, principals: &[Principal]) -> Reply {
+        if principals.len() > MAX_EVICT {
+            let why = format!("at most {MAX_EVICT} principals fit into one request");
+            return Reply::refused(Code::Invalid, why);
+        }
+        scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
     }
 
     fn status(&self) -> Reply {
@@ -86,6 +123,18 @@ impl Admin {
             Err(error) => error.reply(),
         }
     }
+}
+
+fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
+    match outcome {
+        Ok(result) => done(&result),
+        Err(error) => refused(&error),
+    }
+}
+
+/// Missing authority and a broker that does not answer are both no result; the sentence tells which.
+fn refused(error: &ScanError) -> Reply {
+    Reply::refused(Code::Unavailable, error.to_string())
 }
 
 /// Whether a message asks for an inventory; everything else about it is judged when it is answered.

@@ -39,6 +39,7 @@ pub enum CredentialError {
 pub(crate) struct Identity {
     pub(crate) source: CredsSource,
     pub(crate) principal: Principal,
+    pub(crate) account: String,
 }
 
 fn read(
@@ -70,11 +71,44 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     }
     let principal = creds.claims.principal().map_err(malformed)?;
     check_observer(store, space, &creds.claims.account)?;
+    let source = presentable(&creds, space, &SecretKind::Delivery)?;
+    let account = creds.claims.account;
+    Ok(Identity { source, principal, account })
+}
+
+/// What the client presents for a credential that reads.
+fn presentable(
+    creds: &Creds,
+    space: &Space,
+    kind: &SecretKind,
+) -> Result<CredsSource, CredentialError> {
     let text = Creds::render(&creds.jwt, &creds.seed);
-    let source = cotal_nats::Creds::parse(&text).map_err(|e| {
-        foreign(&SecretKind::Delivery, space, format!("its key pair does not read: {e}"))
-    })?;
-    Ok(Identity { source: CredsSource::new(source), principal })
+    let source = cotal_nats::Creds::parse(&text)
+        .map_err(|e| foreign(kind, space, format!("its key pair does not read: {e}")))?;
+    Ok(CredsSource::new(source))
+}
+
+/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own account.
+pub(crate) fn system(
+    store: &dyn SecretStore,
+    space: &Space,
+    kind: SecretKind,
+    account: &str,
+) -> Result<CredsSource, CredentialError> {
+    let creds = read(store, space, kind.clone())?;
+    if kind == SecretKind::MembershipObserver && !observes(&creds, account) {
+        return Err(other_account(space));
+    }
+    presentable(&creds, space, &kind)
+}
+
+fn observes(observer: &Creds, account: &str) -> bool {
+    observer.claims.pub_allow.contains(&sys::connz(account))
+}
+
+fn other_account(space: &Space) -> CredentialError {
+    let why = "it observes another account than the delivery credential's".to_owned();
+    foreign(&SecretKind::MembershipObserver, space, why)
 }
 
 fn check_observer(
@@ -82,12 +116,6 @@ fn check_observer(
     space: &Space,
     account: &str,
 ) -> Result<(), CredentialError> {
-    let kind = SecretKind::MembershipObserver;
-    let observer = read(store, space, kind.clone())?;
-    if observer.claims.pub_allow.contains(&sys::connz(account)) {
-        Ok(())
-    } else {
-        let why = "it observes another account than the delivery credential's".to_owned();
-        Err(foreign(&kind, space, why))
-    }
+    let observer = read(store, space, SecretKind::MembershipObserver)?;
+    if observes(&observer, account) { Ok(()) } else { Err(other_account(space)) }
 }

@@ -37,6 +37,7 @@ use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
 use crate::registry::{self, Inventories, Registry, Turns};
 use crate::retired::Remover;
+use crate::scan::Scanner;
 use crate::view::{Feed, View, ViewError};
 
 /// How long what was taken in may take to finish at a stop.
@@ -200,7 +201,14 @@ async fn claim_and_serve(
         incarnation.clone(),
         gate_keeper,
     );
-    let parts = Parts::new(options, &connection, &incarnation, gate);
+    let scanner = Scanner {
+        space: options.space.clone(),
+        account: identity.account,
+        server: options.server.clone(),
+        tls: options.tls.clone(),
+        store: Arc::clone(&options.store),
+    };
+    let parts = Parts::new(options, &connection, &incarnation, gate, scanner);
     let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
     connection.close(FINISH_WITHIN).await;
     outcome
@@ -250,6 +258,7 @@ struct Parts {
     space: Space,
     broker_gone: Duration,
     gate: Gate,
+    scanner: Scanner,
     connection: Connection,
     incarnation: String,
     view: Arc<View>,
@@ -261,11 +270,18 @@ struct Parts {
 type Tasks = JoinSet<Result<(), LaneError>>;
 
 impl Parts {
-    fn new(options: &LaneOptions, connection: &Connection, incarnation: &str, gate: Gate) -> Self {
+    fn new(
+        options: &LaneOptions,
+        connection: &Connection,
+        incarnation: &str,
+        gate: Gate,
+        scanner: Scanner,
+    ) -> Self {
         Self {
             space: options.space.clone(),
             broker_gone: options.broker_gone,
             gate,
+            scanner,
             connection: connection.clone(),
             incarnation: incarnation.to_owned(),
             view: View::new(connection, &options.space, incarnation),
@@ -449,6 +465,7 @@ impl Parts {
             counters: Arc::clone(&self.counters),
             incarnation: self.incarnation.clone(),
             since: now_ms(),
+            scanner: self.scanner.clone(),
         };
         let failed = "a control rail failed";
         let token = stop.clone();

@@ -25,6 +25,7 @@ mod rail;
 mod reader;
 mod registry;
 mod retired;
+mod scan;
 mod view;
 
 pub use cotal_rules::lease::Failure as LeaseFailure;

@@ -6,6 +6,7 @@
 
 pub mod authorize;
 pub mod directory;
+pub mod eviction;
 pub mod fanout;
 pub mod lease;
 pub mod membership;

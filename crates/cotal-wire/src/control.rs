@@ -224,6 +224,70 @@ pub struct Inventory {
     pub channels: Vec<Channel>,
 }
 
+/// Arguments of `evictPrincipal` and `principalLiveness`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalArgs {
+    /// Whose connections.
+    pub principal: Principal,
+}
+
+/// Arguments of `evictPrincipals`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalsArgs {
+    /// Whose connections; at most 256 principals.
+    pub principals: Vec<Principal>,
+}
+
+/// What an eviction did and proved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// Whose connections.
+    pub principal: Principal,
+    /// How many were kicked; a kick is never success.
+    pub kicked: u64,
+    /// How many the last scan still saw.
+    pub remaining: u64,
+    /// Whether a complete scan after the kicks saw none.
+    pub verified_gone: bool,
+    /// Whether the last scan was complete.
+    pub scan_complete: bool,
+    /// What kept it from being verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Result of `evictPrincipals`, in the order asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Evictions {
+    /// One result a principal.
+    pub results: Vec<Eviction>,
+}
+
+/// Whether a principal has a live connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LiveState {
+    /// At least one connection was seen.
+    Live,
+    /// A complete scan saw none.
+    Gone,
+    /// The scan was incomplete and saw none.
+    Unknown,
+}
+
+/// Result of `principalLiveness`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PrincipalLiveness {
+    /// Whose connections.
+    pub principal: Principal,
+    /// What is known.
+    pub state: LiveState,
+    /// Whether the scan was complete.
+    pub scan_complete: bool,
+}
+
 /// The reply to a liveness probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,0 +1,270 @@
+//! The account's connections as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
+//!
+//! Invariant: targets come from the observer's own complete census, never from a caller, and gone is
+//! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
+//! kick and for nothing else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{ConnectOptions, Connection, Message, NatsError, TlsMode};
+use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
+use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
+use cotal_wire::names::{SYS_PING, sys};
+use cotal_wire::{Principal, Space};
+use cotal_workspace::{SecretKind, SecretStore};
+use serde::Deserialize;
+use serde_json::json;
+use tracing::{info, warn};
+
+use crate::credentials::{self, CredentialError};
+
+/// How long servers may take to answer one question.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a kicked connection may take to leave the census.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// Between two scans that wait for kicked connections to leave.
+const RESCAN: Duration = Duration::from_millis(100);
+/// Scans that are begun again because connections came or went meanwhile.
+const SCANS: usize = 3;
+/// Most connections that one scan looks at.
+const MOST_SEEN: usize = 1_000_000;
+
+/// Why nothing could be scanned or kicked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ScanError {
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    #[error("the {what} cannot be used: {source}")]
+    Broker { what: &'static str, source: NatsError },
+}
+
+/// What one scan saw.
+struct Scan {
+    seen: Vec<Seen>,
+    /// Why it proves no absence.
+    incomplete: Option<String>,
+}
+
+/// Scans and kicks for one lane.
+#[derive(Clone)]
+pub(crate) struct Scanner {
+    pub(crate) space: Space,
+    pub(crate) account: String,
+    pub(crate) server: String,
+    pub(crate) tls: TlsMode,
+    pub(crate) store: Arc<dyn SecretStore>,
+}
+
+#[derive(Deserialize)]
+struct Pong {
+    server: ServerId,
+    statsz: Stats,
+}
+
+#[derive(Deserialize)]
+struct ServerId {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Stats {
+    #[serde(default)]
+    active_servers: u64,
+}
+
+#[derive(Deserialize)]
+struct Connz {
+    server: ServerId,
+    data: ConnzData,
+}
+
+#[derive(Deserialize)]
+struct ConnzData {
+    total: u64,
+    offset: u64,
+    #[serde(default)]
+    connections: Vec<ConnInfo>,
+}
+
+#[derive(Deserialize)]
+struct ConnInfo {
+    cid: u64,
+    authorized_user: Option<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+impl Scanner {
+    /// Evicts every connection of each principal: one census, the kicks, and a census that proves
+    /// them gone, shared by all.
+    pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
+        let evictor = self.open(SecretKind::ConnectionEvictor, "kick credential").await?;
+        let observer = self.open(SecretKind::MembershipObserver, "observer credential").await?;
+        let before = self.scan(&observer).await?;
+        let wanted: BTreeSet<_> = principals.iter().collect();
+        let is_target = |seen: &&Seen| is_of(seen, &wanted);
+        let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
+        for target in &targets {
+            self.kick(&evictor, target).await;
+        }
+        let after = match targets.is_empty() {
+            true => before,
+            false => self.verify(&observer, &wanted).await?,
+        };
+        observer.close(ANSWER_WITHIN).await;
+        evictor.close(ANSWER_WITHIN).await;
+        let result = |principal: &Principal| {
+            let kicked = count(targets.iter(), principal);
+            self.judge(principal, kicked, &after)
+        };
+        Ok(principals.iter().map(result).collect())
+    }
+
+    fn judge(&self, principal: &Principal, kicked: u64, after: &Scan) -> Eviction {
+        let remaining = count(after.seen.iter(), principal);
+        let scan_complete = after.incomplete.is_none();
+        let verified_gone = scan_complete && remaining == 0;
+        info!(space = %self.space, %principal, kicked, remaining, verified_gone, "eviction");
+        Eviction {
+            principal: principal.clone(),
+            kicked,
+            remaining,
+            verified_gone,
+            scan_complete,
+            note: after.incomplete.clone(),
+        }
+    }
+
+    /// Whether a principal has a live connection; the kick credential stays closed.
+    pub(crate) async fn liveness(
+        &self,
+        principal: &Principal,
+    ) -> Result<PrincipalLiveness, ScanError> {
+        let observer = self.open(SecretKind::MembershipObserver, "observer credential").await?;
+        let scan = self.scan(&observer).await?;
+        observer.close(ANSWER_WITHIN).await;
+        let scan_complete = scan.incomplete.is_none();
+        let state: LiveState = eviction::liveness(principal, &scan.seen, scan_complete);
+        Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
+    }
+
+    async fn open(&self, kind: SecretKind, what: &'static str) -> Result<Connection, ScanError> {
+        let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
+        let name = format!("cotal-delivery {} {what}", self.space);
+        let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
+        Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
+    }
+
+    /// Waits until none of the kicked is seen any more, or says how many stay.
+    async fn verify(
+        &self,
+        observer: &Connection,
+        wanted: &BTreeSet<&Principal>,
+    ) -> Result<Scan, ScanError> {
+        let deadline = tokio::time::Instant::now() + GONE_WITHIN;
+        loop {
+            let scan = self.scan(observer).await?;
+            let stay = scan.seen.iter().any(|seen| is_of(seen, wanted));
+            let proven = !stay && scan.incomplete.is_none();
+            if proven || tokio::time::Instant::now() >= deadline {
+                return Ok(scan);
+            }
+            tokio::time::sleep(RESCAN).await;
+        }
+    }
+
+    async fn kick(&self, evictor: &Connection, target: &Seen) {
+        let body = json!({ "cid": target.cid }).to_string();
+        let kicked = evictor.publish(sys::kick(&target.server), None, body.into()).await;
+        let flushed = evictor.flush().await;
+        if let Err(error) = kicked.and(flushed) {
+            warn!(space = %self.space, %error, cid = target.cid, "a connection could not be kicked");
+        }
+    }
+
+    /// One census of the account; begun again when connections came or went meanwhile.
+    async fn scan(&self, observer: &Connection) -> Result<Scan, ScanError> {
+        let broken = |source| ScanError::Broker { what: "observer credential", source };
+        let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
+        for _ in 0..SCANS {
+            let census = self.census(observer).await.map_err(broken)?;
+            match census.complete() {
+                Ok(seen) => return Ok(Scan { seen, incomplete: None }),
+                Err(why) => {
+                    warn!(space = %self.space, %why, "the census is incomplete");
+                    scan =
+                        Scan { seen: census.seen().collect(), incomplete: Some(why.to_string()) };
+                }
+            }
+        }
+        Ok(scan)
+    }
+
+    async fn census(&self, observer: &Connection) -> Result<Census, NatsError> {
+        let pongs =
+            observer.request_many(SYS_PING, Default::default(), ANSWER_WITHIN, all_pongs).await?;
+        let pongs: Vec<Pong> = pongs.iter().filter_map(parse).collect();
+        let active = pongs.iter().map(|pong| pong.statsz.active_servers).max().unwrap_or_default();
+        let mut census = Census::new(pongs.into_iter().map(|pong| pong.server.id), active);
+        let mut seen = 0;
+        while let Some((offset, owing)) = census.wanted() {
+            let before = census.wanted();
+            let body =
+                json!({ "auth": true, "subscriptions": false, "offset": offset, "limit": PAGE });
+            let answered = |replies: &[Message]| {
+                let pages = replies.iter().filter_map(parse::<Connz>);
+                let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
+                owing.is_subset(&servers)
+            };
+            let subject = sys::connz(&self.account);
+            let body = body.to_string().into();
+            let pages = observer.request_many(subject, body, ANSWER_WITHIN, answered).await?;
+            for page in pages.iter().filter_map(parse::<Connz>) {
+                let page = self.page(page);
+                seen += page.connections.len();
+                census.page(page);
+            }
+            if census.wanted() == before || seen > MOST_SEEN {
+                break;
+            }
+        }
+        Ok(census)
+    }
+
+    fn page(&self, page: Connz) -> Page {
+        let server = page.server.id;
+        let seen = |info: ConnInfo| Seen {
+            server: server.clone(),
+            cid: info.cid,
+            principal: eviction::attribute(&info.tags, info.authorized_user.as_deref()),
+        };
+        let connections = page.data.connections.into_iter().map(seen).collect();
+        Page {
+            offset: page.data.offset,
+            total: page.data.total,
+            connections,
+            server: server.clone(),
+        }
+    }
+}
+
+fn is_of(seen: &Seen, wanted: &BTreeSet<&Principal>) -> bool {
+    seen.principal.as_ref().is_some_and(|principal| wanted.contains(principal))
+}
+
+fn count<'a>(seen: impl Iterator<Item = &'a Seen>, principal: &Principal) -> u64 {
+    seen.filter(|seen| seen.principal.as_ref() == Some(principal)).count() as u64
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(message: &Message) -> Option<T> {
+    serde_json::from_slice(&message.payload).ok()
+}
+
+/// Whether as many servers have answered as the mesh shows active.
+fn all_pongs(replies: &[Message]) -> bool {
+    let pongs: Vec<Pong> = replies.iter().filter_map(parse).collect();
+    let active = pongs.iter().map(|pong| pong.statsz.active_servers).max();
+    active.is_some_and(|active| active > 0 && pongs.len() as u64 >= active)
+}

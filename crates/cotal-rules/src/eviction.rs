@@ -1,0 +1,254 @@
+//! The census of an account's connections, and what an eviction proves (EVC-3, 4, 6).
+//!
+//! Invariant: a census is complete only when every server that the mesh shows active has answered
+//! every page, and no server's number of connections changed between its pages. An incomplete
+//! census names nobody gone: absence from it proves nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cotal_wire::Principal;
+use cotal_wire::control::LiveState;
+
+/// Most connections asked of a server at once; the broker's own bound.
+pub const PAGE: u64 = 1_024;
+
+/// One live connection, as its server reports it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seen {
+    /// The server that reported it, and that alone can kick it.
+    pub server: String,
+    /// Its number on that server.
+    pub cid: u64,
+    /// Whose it is, when the connection says so.
+    pub principal: Option<Principal>,
+}
+
+/// Attributes a connection: by its `principal:` tag, else by `authorized_user` in dash-form, else
+/// not at all.
+#[must_use]
+pub fn attribute(tags: &[String], authorized_user: Option<&str>) -> Option<Principal> {
+    let tag = tags.iter().find_map(|tag| tag.strip_prefix("principal:"));
+    if let Some(tag) = tag {
+        return Principal::parse(tag).ok();
+    }
+    let (owner, actor) = authorized_user?.split_once('-')?;
+    Principal::new(owner, actor).ok()
+}
+
+/// One server's answer to one page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The server.
+    pub server: String,
+    /// Where the page begins.
+    pub offset: u64,
+    /// How many connections the account has on that server.
+    pub total: u64,
+    /// The connections of the page.
+    pub connections: Vec<Seen>,
+}
+
+/// Why a census proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Incomplete {
+    /// Fewer servers answered than the mesh shows active.
+    #[error("{answered} of {active} servers answered")]
+    Servers {
+        /// How many answered.
+        answered: u64,
+        /// How many the mesh shows active.
+        active: u64,
+    },
+    /// A server did not answer a page.
+    #[error("server {server} did not answer for its connections from {offset} on")]
+    Page {
+        /// The server.
+        server: String,
+        /// The page.
+        offset: u64,
+    },
+    /// Connections came or went between two pages of a server.
+    #[error("the connections of server {0} changed while they were counted")]
+    Changed(String),
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    total: Option<u64>,
+    changed: bool,
+    answered: u64,
+    connections: BTreeMap<u64, Option<Principal>>,
+}
+
+impl Pages {
+    fn next_offset(&self) -> Option<u64> {
+        match self.total {
+            None => Some(0),
+            Some(total) if self.answered < total => Some(self.answered),
+            Some(_) => None,
+        }
+    }
+}
+
+/// A census under way.
+#[derive(Debug)]
+pub struct Census {
+    active: u64,
+    servers: BTreeMap<String, Pages>,
+}
+
+impl Census {
+    /// A census of the servers that answered a ping, of which the mesh shows `active`.
+    #[must_use]
+    pub fn new(answered: impl IntoIterator<Item = String>, active: u64) -> Self {
+        let servers = answered.into_iter().map(|server| (server, Pages::default())).collect();
+        Self { active, servers }
+    }
+
+    /// The page to ask for next, and the servers that owe it. Every server is asked at once, so the
+    /// furthest behind decides.
+    #[must_use]
+    pub fn wanted(&self) -> Option<(u64, BTreeSet<String>)> {
+        let owed = self.servers.iter().filter_map(|(s, pages)| Some((s, pages.next_offset()?)));
+        let offset = owed.clone().map(|(_, offset)| offset).min()?;
+        let servers = owed.filter(|(_, o)| *o == offset).map(|(s, _)| s.clone()).collect();
+        Some((offset, servers))
+    }
+
+    /// Takes a page. One that was not asked for next, such as a late repeat, changes nothing.
+    pub fn page(&mut self, page: Page) {
+        let pages = self.servers.entry(page.server).or_default();
+        if pages.next_offset() != Some(page.offset) {
+            return;
+        }
+        let count = page.connections.len() as u64;
+        pages.changed |= pages.total.is_some_and(|total| total != page.total);
+        pages.changed |= count == 0 && page.offset < page.total;
+        pages.total = Some(page.total);
+        pages.answered = if pages.changed { page.total } else { page.offset + count };
+        let seen = page.connections.into_iter().map(|seen| (seen.cid, seen.principal));
+        pages.connections.extend(seen);
+    }
+
+    /// The connections, if the census is complete.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn complete(&self) -> Result<Vec<Seen>, Incomplete> {
+        let answered = self.servers.len() as u64;
+        if answered < self.active.max(1) {
+            return Err(Incomplete::Servers { answered, active: self.active.max(1) });
+        }
+        for (server, pages) in &self.servers {
+            if pages.changed {
+                return Err(Incomplete::Changed(server.clone()));
+            }
+            if let Some(offset) = pages.next_offset() {
+                return Err(Incomplete::Page { server: server.clone(), offset });
+            }
+        }
+        Ok(self.seen().collect())
+    }
+
+    /// What was seen so far; proves presence, never absence.
+    pub fn seen(&self) -> impl Iterator<Item = Seen> {
+        self.servers.iter().flat_map(|(server, pages)| {
+            pages.connections.iter().map(move |(&cid, principal)| Seen {
+                server: server.clone(),
+                cid,
+                principal: principal.clone(),
+            })
+        })
+    }
+}
+
+/// Judges the liveness of `principal`.
+#[must_use]
+pub fn liveness(principal: &Principal, seen: &[Seen], complete: bool) -> LiveState {
+    if seen.iter().any(|seen| seen.principal.as_ref() == Some(principal)) {
+        LiveState::Live
+    } else if complete {
+        LiveState::Gone
+    } else {
+        LiveState::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alice() -> Principal {
+        Principal::parse("local.alice").unwrap()
+    }
+
+    fn page(server: &str, offset: u64, total: u64, cids: &[u64]) -> Page {
+        let seen = |&cid: &u64| Seen { server: server.into(), cid, principal: Some(alice()) };
+        let connections = cids.iter().map(seen).collect();
+        Page { server: server.into(), offset, total, connections }
+    }
+
+    fn census(servers: &[&str], active: u64) -> Census {
+        Census::new(servers.iter().map(|&s| s.to_owned()), active)
+    }
+
+    #[test]
+    fn attribution_is_by_tag_then_by_user_then_not_at_all() {
+        let tags = ["owner:local".to_owned(), "principal:local.Alice".to_owned()];
+        assert_eq!(attribute(&tags, Some("local-bob")).unwrap().as_str(), "local.Alice");
+        assert_eq!(attribute(&[], Some("local-bob")).unwrap().as_str(), "local.bob");
+        assert_eq!(attribute(&["principal:x".to_owned()], Some("local-bob")), None);
+        assert_eq!(attribute(&[], Some("UABC")), None);
+        assert_eq!(attribute(&[], None), None);
+    }
+
+    #[test]
+    fn evc_3_every_server_and_every_page_must_have_answered() {
+        let mut all = census(&["a", "b"], 2);
+        all.page(page("a", 0, 3, &[1, 2]));
+        assert!(matches!(all.complete(), Err(Incomplete::Page { .. })), "b owes its first page");
+        all.page(page("b", 0, 0, &[]));
+        assert_eq!(all.wanted(), Some((2, BTreeSet::from(["a".to_owned()]))));
+        assert!(matches!(all.complete(), Err(Incomplete::Page { offset: 2, .. })));
+        all.page(page("a", 2, 3, &[3]));
+        assert_eq!(all.complete().unwrap().len(), 3);
+        assert_eq!(all.wanted(), None);
+    }
+
+    #[test]
+    fn a_server_that_the_mesh_shows_and_that_is_silent_makes_it_incomplete() {
+        let mut cut = census(&["a"], 2);
+        cut.page(page("a", 0, 0, &[]));
+        assert_eq!(cut.complete(), Err(Incomplete::Servers { answered: 1, active: 2 }));
+        assert!(census(&[], 0).complete().is_err(), "no server at all");
+    }
+
+    #[test]
+    fn a_count_that_moves_between_pages_is_not_trusted() {
+        let mut moving = census(&["a"], 1);
+        moving.page(page("a", 0, 3, &[1, 2]));
+        moving.page(page("a", 2, 2, &[]));
+        assert_eq!(moving.complete(), Err(Incomplete::Changed("a".into())));
+        let mut short = census(&["a"], 1);
+        short.page(page("a", 0, 3, &[]));
+        assert_eq!(short.complete(), Err(Incomplete::Changed("a".into())));
+        assert_eq!(short.wanted(), None, "it is not asked for ever");
+    }
+
+    #[test]
+    fn evc_6_gone_needs_a_complete_census_and_live_does_not() {
+        let seen = page("a", 0, 1, &[1]).connections;
+        let bob = Principal::parse("local.bob").unwrap();
+        assert_eq!(liveness(&alice(), &seen, false), LiveState::Live);
+        assert_eq!(liveness(&bob, &seen, true), LiveState::Gone);
+        assert_eq!(liveness(&bob, &seen, false), LiveState::Unknown);
+    }
+
+    #[test]
+    fn a_repeated_page_changes_nothing() {
+        let mut twice = census(&["a"], 1);
+        twice.page(page("a", 0, 1, &[1]));
+        twice.page(page("a", 0, 9, &[7]));
+        assert_eq!(twice.complete().unwrap().len(), 1);
+    }
+}
