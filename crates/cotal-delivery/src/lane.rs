@@ -5,7 +5,7 @@
 //! taken in is finished before the lease goes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
@@ -13,11 +13,11 @@ use cotal_nats::{
     ConnectOptions, Connection, Engine, NatsError, PullError, TlsMode, Writer, WriterOptions,
 };
 use cotal_rules::waiting::Waiting;
-use cotal_wire::Space;
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
+use cotal_wire::{Lifecycle, Space};
 use cotal_workspace::SecretStore;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -35,6 +35,7 @@ use crate::lease::{self, Keeper, Lease, LeaseError};
 use crate::members::Members;
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
+use crate::recall::{self, Batches, Recall};
 use crate::registry::{self, Inventories, Registry, Turns};
 use crate::retired::Remover;
 use crate::scan::Scanner;
@@ -264,6 +265,8 @@ struct Parts {
     view: Arc<View>,
     counters: Arc<Counters>,
     progress: Arc<watch::Sender<ReaderProgress>>,
+    batches: Arc<watch::Sender<Batches>>,
+    recall: Mutex<Option<mpsc::Receiver<Lifecycle>>>,
 }
 
 /// The tasks of a lane: each ends with the lane, or ends it.
@@ -277,6 +280,7 @@ impl Parts {
         gate: Gate,
         scanner: Scanner,
     ) -> Self {
+        let (changes, recall) = recall::changes();
         Self {
             space: options.space.clone(),
             broker_gone: options.broker_gone,
@@ -284,7 +288,9 @@ impl Parts {
             scanner,
             connection: connection.clone(),
             incarnation: incarnation.to_owned(),
-            view: View::new(connection, &options.space, incarnation),
+            view: View::new(connection, &options.space, incarnation, changes),
+            batches: Arc::default(),
+            recall: Mutex::new(Some(recall)),
             counters: Arc::default(),
             progress: Arc::new(watch::Sender::new(ReaderProgress::default())),
         }
@@ -358,8 +364,27 @@ impl Parts {
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
+        self.start_recall(tasks, stop);
         self.start_rails(tasks, stop, inbox).await?;
         Ok(())
+    }
+
+    fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken) {
+        let taken = self.recall.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(changes) = taken else { return };
+        let recall = Recall::new(
+            &self.space,
+            &self.connection,
+            &self.view,
+            &self.gate,
+            self.batches.subscribe(),
+            changes,
+        );
+        let token = stop.clone();
+        tasks.spawn(async move {
+            recall.run(token).await;
+            Ok(())
+        });
     }
 
     /// Starts the reader; returns the last entry that stood before it.
@@ -387,6 +412,7 @@ impl Parts {
             gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             progress: Arc::clone(&self.progress),
+            batches: Arc::clone(&self.batches),
             dead,
             caps,
             waiting: Waiting::default(),

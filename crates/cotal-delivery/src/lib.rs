@@ -23,6 +23,7 @@ mod lease;
 mod members;
 mod rail;
 mod reader;
+mod recall;
 mod registry;
 mod retired;
 mod scan;

@@ -32,6 +32,7 @@ use crate::dead::{About, DeadBook};
 use crate::fanout::log_failure;
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::recall::Batches;
 use crate::retired::Remover;
 use crate::view::{Feed, View};
 
@@ -72,6 +73,7 @@ pub(crate) struct Reader {
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) progress: Arc<watch::Sender<ReaderProgress>>,
+    pub(crate) batches: Arc<watch::Sender<Batches>>,
     pub(crate) dead: DeadBook,
     pub(crate) caps: Caps,
     pub(crate) waiting: Waiting,
@@ -133,7 +135,10 @@ impl Reader {
             let (entries, copies) = self.judge_all(entries).await;
             match self.writer.submit(copies).await {
                 Ok(ticket) => under_way.push_back(finish(entries, ticket, last, pending)),
-                Err(error) => self.all_wait(entries, &error).await,
+                Err(error) => {
+                    self.all_wait(entries, &error).await;
+                    self.batches.send_modify(|batches| batches.settled += 1);
+                }
             }
         }
         while let Some(done) = under_way.next().await {
@@ -194,6 +199,8 @@ impl Reader {
     async fn verdicts(&self, entries: &[Read]) -> Vec<Option<Verdict>> {
         let mut verdicts: Vec<_> = {
             let directory = self.view.directory();
+            // Counted under the lock: an ACL that changes after it is judged by a later batch.
+            self.batches.send_modify(|batches| batches.judged += 1);
             entries.iter().map(|read| Some(judge(read, &directory))).collect()
         };
         let unsure = Some(Verdict::Deny(DenyReason::EarlierGeneration));
@@ -310,6 +317,7 @@ impl Reader {
                 }
             }
         }
+        self.batches.send_modify(|batches| batches.settled += 1);
         let waiting = self.waiting.len() as u64;
         self.counters.waiting.store(waiting, Ordering::Relaxed);
         self.progress.send_modify(|progress| {

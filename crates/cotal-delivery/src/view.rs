@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
+use crate::recall::Changes;
 
 /// How long a lagging watch is waited for before the caller is told.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
@@ -83,6 +84,7 @@ struct Followed {
 pub(crate) struct View {
     space: Space,
     writer_identity: String,
+    changes: Changes,
     state: RwLock<State>,
     feeds: [Followed; 4],
     awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
@@ -106,7 +108,12 @@ pub(crate) struct Seen {
 
 impl View {
     /// A view that knows nothing yet; `writer_identity` signs the rows it puts back.
-    pub(crate) fn new(connection: &Connection, space: &Space, writer_identity: &str) -> Arc<Self> {
+    pub(crate) fn new(
+        connection: &Connection,
+        space: &Space,
+        writer_identity: &str,
+        changes: Changes,
+    ) -> Arc<Self> {
         let followed = |feed: Feed| Followed {
             kv: Kv::new(connection, &space.bucket(feed.bucket())),
             progress: watch::Sender::new(Progress::default()),
@@ -114,6 +121,7 @@ impl View {
         Arc::new(Self {
             space: space.clone(),
             writer_identity: writer_identity.to_owned(),
+            changes,
             state: RwLock::default(),
             feeds: Feed::ALL.map(followed),
             awaited: Mutex::default(),
@@ -159,6 +167,7 @@ impl View {
                     self.recover(feed, &key, revision, &why).await;
                 }
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
+                self.tell_change(feed, &key).await;
             }
             WatchEvent::Delete { key, revision, .. } => {
                 self.apply(feed, &key, None, revision);
@@ -176,6 +185,17 @@ impl View {
             }
         }
         Ok(())
+    }
+
+    /// A changed ACL may take back what was handed off. What the first scan brings is no change.
+    async fn tell_change(&self, feed: Feed, key: &str) {
+        if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
+            return;
+        }
+        if let Ok(member) = Lifecycle::parse(key) {
+            // The recall ends with the lane; then there is nobody to tell.
+            let _ = self.changes.send(member).await;
+        }
     }
 
     fn apply(&self, feed: Feed, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {

@@ -6,7 +6,7 @@
 use cotal_nats::{ConnectOptions, Connection, Creds, TlsMode};
 use cotal_trust::{SpaceAccount, Trust, UserKey, mint_profile, mint_system_profile};
 use cotal_wire::profile::{Profile, SystemProfile};
-use cotal_wire::{Principal, Space};
+use cotal_wire::{ConnId, Principal, Space};
 use cotal_workspace::Root;
 
 use crate::clock::unix_seconds;
@@ -127,12 +127,31 @@ impl Authority {
     /// # Errors
     /// When the broker cannot be reached, or does not take the JWT.
     pub async fn push_account(&self, broker: &BrokerAddress) -> Result<(), ManagerError> {
+        self.push(broker, self.account.jwt()).await
+    }
+
+    /// Revokes a user of the account and makes the broker know it: it drops the user within
+    /// milliseconds and refuses it from then on.
+    ///
+    /// # Errors
+    /// When the revocation cannot be recorded, or the broker does not take it.
+    pub async fn revoke(
+        &self,
+        broker: &BrokerAddress,
+        user: &ConnId,
+        at: i64,
+    ) -> Result<(), ManagerError> {
+        let account = self.trust.revoke(self.space(), user, at, unix_seconds())?;
+        self.push(broker, account.jwt()).await
+    }
+
+    async fn push(&self, broker: &BrokerAddress, jwt: &str) -> Result<(), ManagerError> {
         let key = UserKey::generate();
         let (system, profile) = (self.trust.system(), SystemProfile::ClaimsPusher);
         let minted = mint_system_profile(system, &key, &profile, None, unix_seconds())?;
         let creds = Creds::parse(minted.creds.expose())?;
         let connection = connect(broker, "cotal claims-pusher", creds).await?;
-        let pushed = crate::claims::push(&connection, self.account.jwt()).await;
+        let pushed = crate::claims::push(&connection, jwt).await;
         connection.close(CLOSE).await;
         pushed.doing(|| format!("push the account of space {} to the broker", self.space()))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use cotal_nats::NatsError;
 use cotal_trust::{MintError, TrustError};
 use cotal_wire::creds::CredsError;
-use cotal_wire::{Principal, Space};
+use cotal_wire::{ChannelPattern, Principal, Space};
 use cotal_workspace::lock::LockError;
 use cotal_workspace::record::RecordError;
 use cotal_workspace::{FileError, StoreError};
@@ -127,6 +127,54 @@ pub enum ManagerError {
         /// Its number.
         pid: u32,
     },
+    /// No live agent has this name.
+    #[error("{0} is not a live agent of this space: `cotal agent list` shows who is")]
+    NoSuchAgent(Principal),
+    /// A narrowing would have widened.
+    #[error("{principal} may not read {pattern} now: narrowing only takes channels away")]
+    Wider {
+        /// Who.
+        principal: Principal,
+        /// What it does not have.
+        pattern: ChannelPattern,
+    },
+    /// A retirement has begun and is not complete.
+    #[error("{0} is being retired: finish it with `cotal agent retire` first")]
+    Retiring(Principal),
+    /// The agent's key is needed to revoke it, and its credential is not on this root.
+    #[error(
+        "the credential of {0} is not on this root, so its key cannot be revoked: put the file \
+         back, then retire it"
+    )]
+    KeyUnknown(Principal),
+    /// Somebody else keeps changing a row.
+    #[error("the ACL row of {0} keeps changing under this command; try again")]
+    Busy(Principal),
+    /// An eviction could not be proven.
+    #[error(
+        "{principal} is not proven gone: {remaining} connections remain{}; the name stays held, \
+         run it again",
+        if note.is_empty() { String::new() } else { format!(" ({note})") }
+    )]
+    NotGone {
+        /// Who.
+        principal: Principal,
+        /// What the last scan saw.
+        remaining: u64,
+        /// Why the scan proves nothing, if it was incomplete.
+        note: String,
+    },
+    /// The daemon did not answer for the whole wait.
+    #[error(
+        "the delivery daemon of space {space} did not answer {op} on ctl.delivery-admin within \
+         the whole wait; is it running? (`cotal status`)"
+    )]
+    RailSilent {
+        /// The space.
+        space: Space,
+        /// The operation.
+        op: String,
+    },
     /// The daemon answered with a refusal.
     #[error("the daemon of space {space} refused {op}: {reason}")]
     Refused {
@@ -148,5 +196,16 @@ pub(crate) trait Doing<T> {
 impl<T> Doing<T> for Result<T, NatsError> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, ManagerError> {
         self.map_err(|source| ManagerError::Broker { doing: what(), source })
+    }
+}
+
+impl ManagerError {
+    /// Whether nobody answered: the one thing that is asked again (ADM-4).
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Broker { source: NatsError::Timeout { .. } | NatsError::NoResponders { .. }, .. }
+        )
     }
 }

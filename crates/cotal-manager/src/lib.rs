@@ -24,7 +24,7 @@ mod rail;
 mod repair;
 pub mod rows;
 
-pub use agents::{Added, Agent, AgentName, Agents, Begun, NewAgent, Provisioning};
+pub use agents::{Added, Agent, AgentName, Agents, Begun, NewAgent, Provisioning, Retired};
 pub use authority::{Authority, BrokerAddress, Office};
 pub use credentials::{DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials};
 pub use error::ManagerError;

@@ -5,6 +5,7 @@
 //! so that every decision can be tried with a table and every interleaving with a model.
 
 pub mod authorize;
+pub mod cadence;
 pub mod directory;
 pub mod eviction;
 pub mod fanout;

@@ -94,6 +94,21 @@ impl ChannelPattern {
         segments.next().is_none()
     }
 
+    /// Whether every channel that `other` covers is covered by this pattern.
+    #[must_use]
+    pub fn covers_all_of(&self, other: &Self) -> bool {
+        let mut segments = other.0.split('.');
+        for want in self.0.split('.') {
+            match (want, segments.next()) {
+                (">", Some(_)) => return true,
+                ("*", Some(have)) if have != ">" => {}
+                (want, Some(have)) if want == have => {}
+                _ => return false,
+            }
+        }
+        segments.next().is_none()
+    }
+
     /// Whether the pattern names exactly one channel.
     #[must_use]
     pub fn as_concrete(&self) -> Option<Channel> {
@@ -167,6 +182,27 @@ mod tests {
         ];
         for (pattern, channel, want) in table {
             assert_eq!(covers(pattern, channel), want, "{pattern} over {channel}");
+        }
+    }
+
+    #[test]
+    fn subset_table() {
+        let table = [
+            (">", "a.>", true),
+            ("a.>", "a.>", true),
+            ("a.>", "a.*", true),
+            ("a.>", "a", false),
+            ("a.*", "a.>", false),
+            ("a.*", "a.b", true),
+            ("a.*", "a.*", true),
+            ("a.*", "a.b.c", false),
+            ("a.b", "a.*", false),
+            ("*.b", "a.b", true),
+            ("*", ">", false),
+        ];
+        for (wide, narrow, want) in table {
+            let pattern = |text| ChannelPattern::parse(text).unwrap();
+            assert_eq!(pattern(wide).covers_all_of(&pattern(narrow)), want, "{wide} {narrow}");
         }
     }
 

@@ -138,7 +138,10 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
 /// Where the broker's answer is the cause, the answer decides.
 fn of_manager(error: &ManagerError) -> Option<Exit> {
     match error {
-        ManagerError::Name(_) => Some(Exit::Usage),
+        ManagerError::Name(_) | ManagerError::Wider { .. } => Some(Exit::Usage),
+        ManagerError::NoSuchAgent(_) | ManagerError::KeyUnknown(_) => Some(Exit::Absent),
+        ManagerError::Retiring(_) | ManagerError::Busy(_) => Some(Exit::Conflict),
+        ManagerError::RailSilent { .. } => Some(Exit::NotServing),
         ManagerError::NameTaken { .. }
         | ManagerError::Ambiguous { .. }
         | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),

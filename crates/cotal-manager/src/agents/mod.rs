@@ -9,6 +9,7 @@
 mod name;
 mod pending;
 mod provisioning;
+mod retire;
 
 use std::collections::BTreeMap;
 
@@ -23,10 +24,12 @@ use cotal_workspace::{FileStore, Root, SecretKey, SecretKind, SecretStore};
 use crate::authority::{Authority, BrokerAddress, Office};
 use crate::clock::unix_millis;
 use crate::error::{Doing, ManagerError};
+use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
 pub use name::AgentName;
 pub use provisioning::Provisioning;
+pub use retire::Retired;
 
 /// A presence row is written every 2 s and its bucket keeps it for 6 s.
 const PRESENT_FOR_MS: i64 = 6_000;
@@ -79,6 +82,8 @@ pub enum Added {
 pub struct Agents {
     authority: Authority,
     connection: Connection,
+    own: Principal,
+    broker: BrokerAddress,
     root: Root,
     store: FileStore,
 }
@@ -94,8 +99,15 @@ impl Agents {
         broker: &BrokerAddress,
     ) -> Result<Self, ManagerError> {
         let authority = Authority::open(root, space)?;
-        let (_, connection) = authority.connect(Office::Supervisor, broker).await?;
-        Ok(Self { authority, connection, root: root.clone(), store: FileStore::new(root.clone()) })
+        let (own, connection) = authority.connect(Office::Supervisor, broker).await?;
+        Ok(Self {
+            authority,
+            connection,
+            own,
+            broker: broker.clone(),
+            root: root.clone(),
+            store: FileStore::new(root.clone()),
+        })
     }
 
     /// Provisions an agent, or completes or reports the one of that name.
@@ -125,6 +137,9 @@ impl Agents {
     /// same agent, or the broker fails.
     pub async fn begin<'a>(&'a self, agent: &'a NewAgent) -> Result<Begun<'a>, ManagerError> {
         let held = provisioning::reserve(self, agent.name.principal())?;
+        if self.is_retiring(agent.name.principal()) {
+            return Err(ManagerError::Retiring(agent.name.principal().clone()));
+        }
         let rows = self.rows().await?;
         self.refuse_taken(agent, &rows)?;
         let principal = agent.name.principal();
@@ -233,6 +248,10 @@ impl Agents {
 
     fn key(&self, principal: &Principal) -> SecretKey {
         SecretKey::new(self.space(), SecretKind::Agent(principal.clone()))
+    }
+
+    fn rail(&self) -> Rail {
+        Rail::new(&self.connection, self.space(), &self.own)
     }
 
     fn space(&self) -> &Space {

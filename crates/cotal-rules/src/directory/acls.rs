@@ -101,6 +101,15 @@ impl Acls {
         self.names.of(name)
     }
 
+    /// Members whose row was changed since it was provisioned, tombstones included.
+    pub(super) fn changed(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.held).filter_map(|(member, held)| match held {
+            Held::Retired { .. } => Some(member),
+            Held::Row(row) if row.0.revision > 1 => Some(member),
+            Held::Row(_) | Held::Absent => None,
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -207,6 +207,13 @@ impl Directory {
         self.acls.revision(self.lifecycles.get(member)?)
     }
 
+    /// Lifecycles whose ACL row was changed since it was provisioned, tombstones included: what was
+    /// handed off to them may have to be recalled.
+    #[must_use]
+    pub fn changed_acls(&self) -> Vec<Lifecycle> {
+        self.acls.changed().map(|member| self.lifecycles.key(member).clone()).collect()
+    }
+
     /// The lifecycle of `principal` that has a live ACL row.
     #[must_use]
     pub fn live_lifecycle(&self, principal: &Principal) -> Resolved<Lifecycle> {

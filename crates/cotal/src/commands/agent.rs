@@ -25,6 +25,10 @@ pub struct Args {
 enum Command {
     /// Provision an agent: its credential, its consumers and its ACL row.
     Add(AddArgs),
+    /// Take channels from what an agent may read.
+    Narrow(NarrowArgs),
+    /// End an agent's lifecycle for good, and free its name.
+    Retire(RetireArgs),
     /// List the agents of a space.
     List(ListArgs),
 }
@@ -56,6 +60,42 @@ struct AddArgs {
     output: JsonArg,
 }
 
+/// Takes channels from what an agent may read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The daemon releases nothing more of what was taken, and recalls what it had handed off and the
+agent has not acknowledged. The agent's credential file is replaced and its old one revoked.
+
+Example:
+  cotal agent narrow bob --read team.backend")]
+struct NarrowArgs {
+    /// The agent's name.
+    name: String,
+    /// Channels it may still read; none takes all away.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    read: Vec<ChannelPattern>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+/// Ends an agent's lifecycle.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The row is narrowed, the key revoked, every connection proven gone, then rows, consumers and the
+credential are deleted. Run again after a failure, it continues; the name is held until all is
+proven, then free for a successor that inherits nothing.
+
+Example:
+  cotal agent retire bob")]
+struct RetireArgs {
+    /// The agent's name.
+    name: String,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
 /// Lists the agents of a space.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  cotal agent list --json")]
@@ -70,8 +110,32 @@ struct ListArgs {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Add(args) => add(args, ctx).await,
+        Command::Narrow(args) => narrow(args, ctx).await,
+        Command::Retire(args) => retire(args, ctx).await,
         Command::List(args) => list(args, ctx).await,
     }
+}
+
+async fn narrow(args: NarrowArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let principal = connect(&target).await?.narrow(&name, &args.read).await?;
+    ctx.out.proven(format!("{principal} is narrowed; its credential file is replaced"));
+    Ok(Exit::Ok)
+}
+
+async fn retire(args: RetireArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let retired = connect(&target).await?.retire(&name).await?;
+    let principal = &retired.principal;
+    if args.output.json {
+        ctx.out.json(&json!({
+            "principal": principal, "channels": retired.channels, "kicked": retired.kicked,
+        }))?;
+    }
+    ctx.out.proven(format!("{principal} is retired: no connection of it remains"));
+    Ok(Exit::Ok)
 }
 
 async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
