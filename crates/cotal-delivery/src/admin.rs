@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use cotal_nats::{Message, NatsError, Subscription};
 use cotal_wire::control::{
-    Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, Reply, Request, op,
+    Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, Reply, Request,
+    WaitingArgs, op,
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::counters::Counters;
 use crate::rail::{Rail, args, done, unknown};
 use crate::registry::Registry;
+use crate::returned::Returned;
 use crate::scan::{ScanError, Scanner};
 use crate::view::View;
 
@@ -32,6 +34,7 @@ pub(crate) struct Admin {
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
+    pub(crate) returned: Returned,
 }
 
 impl Admin {
@@ -87,6 +90,10 @@ impl Admin {
             },
             op::PRINCIPAL_LIVENESS => match args::<PrincipalArgs>(request.args) {
                 Ok(a) => scanned(self.scanner.liveness(&a.principal).await),
+                Err(refusal) => refusal,
+            },
+            op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
+                Ok(a) => done(&self.returned.page(&a)),
                 Err(refusal) => refusal,
             },
             op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),

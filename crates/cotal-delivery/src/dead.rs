@@ -106,6 +106,11 @@ fn encode(row: &DeadRow) -> cotal_nats::Bytes {
     serde_json::to_vec(row).unwrap_or_default().into()
 }
 
+/// How often an entry was put back after it had been given up; it needs another message id then.
+fn again_after_end(row: &DeadRow) -> u64 {
+    row.attempts.saturating_sub(waiting::MAX_REDELIVERIES)
+}
+
 /// A parked row as last seen.
 #[derive(Debug, Clone)]
 struct Known {
@@ -226,7 +231,7 @@ impl Retrier {
             authorize::verdict(&member, channel, *seq, *reason, *generation, &directory)
         };
         match verdict {
-            Verdict::Release => match self.hand_off(&member, &entry, &stored).await {
+            Verdict::Release => match self.hand_off(&known.row, &entry, &stored).await {
                 Ok(()) => {
                     add(&self.counters.delivered, 1);
                     self.close(known).await
@@ -264,15 +269,15 @@ impl Retrier {
 
     async fn hand_off(
         &self,
-        member: &Lifecycle,
+        row: &DeadRow,
         entry: &InboxEntry,
         stored: &StoredMessage,
     ) -> Result<(), NatsError> {
         let mut headers = HeaderMap::new();
         headers.insert(SEQ_HEADER, entry.seq.to_string());
         let msg_id = stored.headers.as_ref().and_then(|h| h.get(cotal_nats::headers::MSG_ID));
-        let id = msg_id.map(|value| value.as_str().to_owned());
-        let subject = self.space.dlv(member);
+        let id = msg_id.map(|value| envelope::redelivery_key(value.as_str(), again_after_end(row)));
+        let subject = self.space.dlv(&row.member());
         let sent = self.connection.publish_confirmed(
             subject,
             Some(headers),

@@ -38,6 +38,7 @@ use crate::reader::{Reader, ReaderProgress};
 use crate::recall::{self, Batches, Recall};
 use crate::registry::{self, Inventories, Registry, Turns};
 use crate::retired::Remover;
+use crate::returned::Returned;
 use crate::scan::Scanner;
 use crate::view::{Feed, View, ViewError};
 
@@ -266,6 +267,7 @@ struct Parts {
     counters: Arc<Counters>,
     progress: Arc<watch::Sender<ReaderProgress>>,
     batches: Arc<watch::Sender<Batches>>,
+    returned: Returned,
     recall: Mutex<Option<mpsc::Receiver<Lifecycle>>>,
 }
 
@@ -290,6 +292,7 @@ impl Parts {
             incarnation: incarnation.to_owned(),
             view: View::new(connection, &options.space, incarnation, changes),
             batches: Arc::default(),
+            returned: Returned::default(),
             recall: Mutex::new(Some(recall)),
             counters: Arc::default(),
             progress: Arc::new(watch::Sender::new(ReaderProgress::default())),
@@ -416,7 +419,7 @@ impl Parts {
             dead,
             caps,
             waiting: Waiting::default(),
-            returned: BTreeSet::new(),
+            returned: self.returned.clone(),
             remover: self.remover(),
             removals: JoinSet::new(),
             floor: info.ack_floor.stream_seq,
@@ -492,6 +495,7 @@ impl Parts {
             incarnation: self.incarnation.clone(),
             since: now_ms(),
             scanner: self.scanner.clone(),
+            returned: self.returned.clone(),
         };
         let failed = "a control rail failed";
         let token = stop.clone();

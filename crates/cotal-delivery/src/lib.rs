@@ -26,6 +26,7 @@ mod reader;
 mod recall;
 mod registry;
 mod retired;
+mod returned;
 mod scan;
 mod view;
 

@@ -4,7 +4,6 @@
 //! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
 //! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use cotal_nats::{BatchError, Delivery, NatsError, Outgoing, PullError, Ticket, W
 use cotal_rules::authorize::{self, DenyReason, Verdict};
 use cotal_rules::directory::Directory;
 use cotal_rules::waiting::{Wait, Waiting};
+use cotal_wire::control::WaitingEntry;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::rows::DeadReason;
@@ -34,6 +34,7 @@ use crate::gate::Gate;
 use crate::intake::Intake;
 use crate::recall::Batches;
 use crate::retired::Remover;
+use crate::returned::Returned;
 use crate::view::{Feed, View};
 
 /// Most entries taken at once.
@@ -78,7 +79,7 @@ pub(crate) struct Reader {
     pub(crate) caps: Caps,
     pub(crate) waiting: Waiting,
     /// Entries that were returned to the consumer; where to go on if it vanishes.
-    pub(crate) returned: BTreeSet<u64>,
+    pub(crate) returned: Returned,
     /// The last entry settled before this lane.
     pub(crate) floor: u64,
     pub(crate) remover: Remover,
@@ -342,7 +343,7 @@ impl Reader {
 
     fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
         if self.waiting.release(member, seq) {
-            self.returned.remove(&seq);
+            self.returned.forget(seq);
         }
     }
 
@@ -360,12 +361,20 @@ impl Reader {
         let now = now_ms();
         match self.waiting.on_wait(&member, seq, attempt, now) {
             Wait::Retry { delay_ms } => {
-                self.returned.insert(seq);
+                self.returned.note(WaitingEntry {
+                    seq,
+                    member: member.principal.clone(),
+                    channel: entry.channel.clone(),
+                    chat_seq: entry.seq,
+                    reason,
+                    attempts: attempt,
+                    first_at: now,
+                });
                 let delay = Duration::from_millis(delay_ms.unsigned_abs());
                 log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
             }
             Wait::Park { next_at } => {
-                self.returned.remove(&seq);
+                self.returned.forget(seq);
                 let about =
                     About { seq, member: &member, entry: &entry, reason, attempts: attempt };
                 let parked = self.dead.park(about, now, next_at).await;
@@ -417,10 +426,10 @@ fn judge(read: &Read, directory: &Directory) -> Verdict {
 }
 
 /// A consumer that begins with the first entry that is not settled.
-fn resume_at(space: &Space, returned: &BTreeSet<u64>, settled: u64) -> ConsumerConfig {
+fn resume_at(space: &Space, returned: &Returned, settled: u64) -> ConsumerConfig {
     ConsumerConfig {
         deliver_policy: "by_start_sequence".into(),
-        opt_start_seq: Some(returned.first().copied().unwrap_or(settled + 1)),
+        opt_start_seq: Some(returned.first().unwrap_or(settled + 1)),
         ..space.reader_config()
     }
 }

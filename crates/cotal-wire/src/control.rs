@@ -8,6 +8,7 @@ use crate::envelope::From;
 use crate::ids::{LifecycleUid, Principal};
 use crate::json::object;
 use crate::limits::MAX_REQUEST;
+use crate::rows::DeadReason;
 
 /// A control request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,6 +131,8 @@ pub mod op {
     pub const LIFECYCLE_MEMBERSHIPS: &str = "lifecycleMemberships";
     /// What the daemon counts (an addition of this project, see `docs/wire.md`).
     pub const DELIVERY_STATUS: &str = "deliveryStatus";
+    /// The entries that wait in the trusted reader (an addition of this project).
+    pub const WAITING_ENTRIES: &str = "waitingEntries";
 }
 
 /// Arguments of `durableJoin`.
@@ -312,6 +315,49 @@ pub struct MissedCopies {
     pub member: Principal,
     /// How many since the daemon started.
     pub missed: u64,
+}
+
+/// Most entries in one reply to `waitingEntries`.
+pub const WAITING_PAGE: usize = 1_000;
+
+/// Arguments of `waitingEntries`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WaitingArgs {
+    /// Only this member's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Principal>,
+    /// Only entries after this INBOX sequence: the next page.
+    #[serde(default)]
+    pub after: u64,
+}
+
+/// An entry that the trusted reader tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingEntry {
+    /// The entry's sequence on INBOX.
+    pub seq: u64,
+    /// Whose it is.
+    pub member: Principal,
+    /// The post's channel.
+    pub channel: Channel,
+    /// The post's sequence on CHAT.
+    pub chat_seq: u64,
+    /// Why it waits.
+    pub reason: DeadReason,
+    /// How often it was tried.
+    pub attempts: u64,
+    /// When this process first tried it, Unix milliseconds.
+    pub first_at: i64,
+}
+
+/// Result of `waitingEntries`, by sequence.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WaitingEntries {
+    /// At most [`WAITING_PAGE`].
+    pub entries: Vec<WaitingEntry>,
+    /// Whether more follow the last.
+    pub more: bool,
 }
 
 /// Result of `deliveryStatus`: what this process has counted since it started.

@@ -293,6 +293,13 @@ pub fn dedup_key(stem: &str, member: &Lifecycle, generation: u64) -> String {
     format!("{stem}:{}.{}:{generation}", member.principal, member.uid)
 }
 
+/// The `Nats-Msg-Id` of an entry that was put back `n` times after it had been given up: `:r<n>`
+/// behind the first one, so that deduplication does not take it for a repeat.
+#[must_use]
+pub fn redelivery_key(key: &str, n: u64) -> String {
+    if n == 0 { key.to_owned() } else { format!("{key}:r{n}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -99,12 +99,18 @@ pub enum Command {
     Doctor(commands::doctor::Args),
     /// Add or list the spaces of this root.
     Space(commands::space::Args),
-    /// Provision or list agents.
+    /// Provision, narrow, retire or list agents.
     Agent(commands::agent::Args),
     /// Configure or list channels.
     Channel(commands::channel::Args),
     /// List the durable members of a channel.
     Members(commands::members::Args),
+    /// List what waits, for whom, how old, and why.
+    Pending(commands::pending::Args),
+    /// List entries that are parked or were given up.
+    Dead(commands::dead::Args),
+    /// Put a dead entry back.
+    Redeliver(commands::redeliver::Args),
     /// Post on a channel.
     Post(commands::post::Args),
     /// Send a direct message.

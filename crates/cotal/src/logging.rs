@@ -35,8 +35,10 @@ pub fn to_file_and_stderr(path: &Path, format: LogFormat) -> io::Result<()> {
     Ok(())
 }
 
+/// The client library's own lines name no space, and whatever they tell `cotal-nats` classifies.
 fn filter(default: &str) -> EnvFilter {
-    EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default))
+    EnvFilter::try_from_env(FILTER_VARIABLE)
+        .unwrap_or_else(|_| EnvFilter::new(format!("{default},async_nats=off")))
 }
 
 fn layer<S, W>(format: LogFormat, colours: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>

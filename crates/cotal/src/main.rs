@@ -4,6 +4,11 @@
 //! standard output carries data only, so that it can be piped; everything said to a person goes to
 //! standard error.
 
+#![allow(
+    unreachable_pub,
+    reason = "a binary has no outside: `pub` says what a module offers to the others"
+)]
+
 mod cli;
 mod commands;
 mod context;

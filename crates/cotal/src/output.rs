@@ -104,6 +104,17 @@ pub fn plain(text: &str) -> String {
     text.chars().map(harmless).collect()
 }
 
+/// How long ago an instant (Unix milliseconds) was, in its largest unit.
+pub fn age(since_ms: i64) -> String {
+    let seconds = (cotal_manager::clock::unix_millis() - since_ms).max(0) / 1_000;
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

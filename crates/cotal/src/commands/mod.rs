@@ -4,6 +4,7 @@ pub mod agent;
 pub mod as_agent;
 pub mod channel;
 pub mod completions;
+pub mod dead;
 pub mod deliver;
 pub mod dm;
 pub mod doctor;
@@ -13,7 +14,9 @@ pub mod join;
 pub mod leave;
 pub mod members;
 pub mod message;
+pub mod pending;
 pub mod post;
+pub mod redeliver;
 pub mod space;
 pub mod status;
 pub mod up;
@@ -34,6 +37,9 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Agent(args) => Box::pin(agent::run(args, ctx)).await,
         Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,
         Command::Members(args) => Box::pin(members::run(args, ctx)).await,
+        Command::Pending(args) => Box::pin(pending::run(args, ctx)).await,
+        Command::Dead(args) => Box::pin(dead::run(args, ctx)).await,
+        Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,
         Command::Post(args) => Box::pin(post::run(args, ctx)).await,
         Command::Dm(args) => Box::pin(dm::run(args, ctx)).await,
         Command::Join(args) => Box::pin(join::run(args, ctx)).await,

@@ -1,0 +1,97 @@
+//! `cotal dead`: entries that are parked or were given up.
+
+use cotal_manager::rows::{bucket, read_all};
+use cotal_nats::Connection;
+use cotal_wire::Space;
+use cotal_wire::names::{self, parse_dead_key};
+use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+
+use crate::cli::{JsonArg, MeshArgs};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::output::age;
+
+/// Lists entries that are parked or were given up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A parked entry is still tried; one that was given up stays in the store until `cotal redeliver`
+puts it back, or the store's cap takes it.
+
+Example:
+  cotal dead --json")]
+pub struct Args {
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let target = ctx.target(&args.mesh)?;
+    target.demand_authenticated("dead entries")?;
+    let (_, operator) = target.operator().await?;
+    let rows = read(&operator, &target.space).await?;
+    if args.output.json {
+        // The uid is a capability, so no listing shows it.
+        let shown: Vec<_> = rows.iter().map(|(row, _)| as_json(row)).collect();
+        ctx.out.json(&shown)?;
+        return Ok(Exit::Ok);
+    }
+    let heading = ["ENTRY", "STATE", "MEMBER", "CHANNEL", "POST", "WHY", "ATTEMPTS", "AGE"];
+    let shown: Vec<_> = rows.iter().map(|(row, _)| as_row(row)).collect();
+    ctx.out.table(&heading, &shown, "no dead entries")?;
+    Ok(Exit::Ok)
+}
+
+/// Every row of the dead bucket with its revision, by sequence.
+pub async fn read(connection: &Connection, space: &Space) -> anyhow::Result<Vec<(DeadRow, u64)>> {
+    let rows = read_all(&bucket(connection, space, names::Bucket::Dead)).await?;
+    let mut all: Vec<_> = rows
+        .into_iter()
+        .filter_map(|(key, raw)| {
+            let row = DeadRow::parse(&raw.value, parse_dead_key(&key)?).ok()?;
+            Some((row, raw.revision))
+        })
+        .collect();
+    all.sort_by_key(|(row, _)| row.seq);
+    Ok(all)
+}
+
+/// Why an entry is not delivered, for people.
+pub fn reason_text(reason: DeadReason) -> &'static str {
+    match reason {
+        DeadReason::NoAclRow => "its owner has no ACL row",
+        DeadReason::DeleteFailed => "its removal failed",
+        DeadReason::HandoffFailed => "its copy could not be written",
+        DeadReason::TooLarge => "it is too large",
+    }
+}
+
+fn state_text(state: DeadState) -> &'static str {
+    match state {
+        DeadState::Parked => "parked",
+        DeadState::GivenUp => "given up",
+    }
+}
+
+fn as_json(row: &DeadRow) -> serde_json::Value {
+    serde_json::json!({
+        "seq": row.seq, "state": row.state, "member": row.owner, "channel": row.channel,
+        "chatSeq": row.chat_seq, "reason": row.reason, "attempts": row.attempts,
+        "firstAt": row.first_at, "nextAt": row.next_at,
+    })
+}
+
+fn as_row(row: &DeadRow) -> Vec<String> {
+    vec![
+        row.seq.to_string(),
+        state_text(row.state).to_owned(),
+        row.owner.to_string(),
+        row.channel.to_string(),
+        row.chat_seq.to_string(),
+        reason_text(row.reason).to_owned(),
+        row.attempts.to_string(),
+        age(row.first_at),
+    ]
+}
