@@ -3,7 +3,7 @@
 use crate::channel::ChannelPattern;
 use crate::ids::{ConnId, Lifecycle, Principal, Role};
 use crate::names::{
-    ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, FANOUT, JS_FLOW, JS_INFO, READER,
+    ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, JS_FLOW, JS_INFO, READER,
     SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
 };
 use crate::permissions::Permissions;
@@ -364,7 +364,7 @@ impl<'a> Grant<'a> {
             }
             self.api(&format!("CONSUMER.CREATE.{stream}.>"));
         }
-        self.kv_write(Bucket::Channels, ">");
+        self.kv_write(Bucket::Channels, DEFAULTS_KEY);
     }
 
     fn observer(&mut self, own: &Principal) {
@@ -374,6 +374,7 @@ impl<'a> Grant<'a> {
             self.kv(bucket);
         }
         self.reads(&space.chat_stream());
+        self.keeps_off(&space.chat_stream(), FANOUT);
         self.calls(space.live(DELIVERY, own));
     }
 
@@ -384,14 +385,24 @@ impl<'a> Grant<'a> {
         self.reads(&space.dm_stream());
     }
 
-    /// Consumers of a stream, of any name.
+    /// Consumers of a stream, of any name. The name must stand in the subject: the broker obeys one in
+    /// the body of a bare create too, and then no permission could keep a consumer out of reach.
     fn reads(&mut self, stream: &str) {
         self.stream_info(stream);
-        self.api(&format!("CONSUMER.CREATE.{stream}"));
         for call in ["CREATE", "INFO", "DELETE"] {
             self.api(&format!("CONSUMER.{call}.{stream}.>"));
         }
         self.api(&format!("CONSUMER.MSG.NEXT.{stream}.*"));
         self.publish.push(format!("$JS.ACK.{stream}.>"));
+    }
+
+    /// Takes the daemon's own consumer out of [`Self::reads`]: whoever pulls from it, acknowledges
+    /// for it or makes it anew takes posts away from every member.
+    fn keeps_off(&mut self, stream: &str, durable: &str) {
+        for call in ["CREATE", "DELETE", "MSG.NEXT"] {
+            let subject = format!("$JS.API.CONSUMER.{call}.{stream}.{durable}");
+            self.deny.extend([format!("{subject}.>"), subject]);
+        }
+        self.deny.push(format!("$JS.ACK.{stream}.{durable}.>"));
     }
 }
