@@ -220,14 +220,16 @@ impl Endpoint {
     pub async fn close(&self) {
         let grace = self.inner.options.grace;
         // First the ledger, so that a copy which a task drops in the next moment is given back too.
-        let unacked = locked(&self.inner.sink.ledger).shut();
+        locked(&self.inner.sink.ledger).shut();
         self.inner.stop.cancel();
-        for delivery in unacked {
-            answered(delivery.nak(None).await);
-        }
         self.inner.tasks.close();
         if timeout(grace, self.inner.tasks.wait()).await.is_err() {
             tracing::warn!(space = %self.space(), "tasks of the endpoint outlive its grace period");
+        }
+        // Given back while a pull still stood, it would come straight back to this endpoint.
+        let returned = locked(&self.inner.sink.ledger).take_returned();
+        for delivery in returned {
+            answered(delivery.nak(None).await);
         }
         self.inner.connection.close(grace).await;
     }

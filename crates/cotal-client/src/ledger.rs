@@ -39,8 +39,6 @@ pub(crate) enum Verdict<T> {
     Hold,
     /// The caller acked it before: ack this copy too.
     Ack(T),
-    /// The endpoint is closing: give it back to the broker.
-    Return(T),
 }
 
 /// A copy that the broker wants acked, under its sequence there.
@@ -74,6 +72,8 @@ pub(crate) struct Ledger<T> {
     remembered: usize,
     next_ticket: u64,
     shut: bool,
+    /// What is to be given back once nothing is pulled any more.
+    returned: Vec<T>,
 }
 
 impl<T> Ledger<T> {
@@ -85,13 +85,15 @@ impl<T> Ledger<T> {
             remembered,
             next_ticket: 0,
             shut: false,
+            returned: Vec::new(),
         }
     }
 
     /// Judges one copy; `owed` is there when the broker wants an ack for it.
     pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>) -> Verdict<T> {
         if self.shut {
-            return owed.map_or(Verdict::Hold, |owed| Verdict::Return(owed.token));
+            self.returned.extend(owed.map(|owed| owed.token));
+            return Verdict::Hold;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
             return self.open(key, owed, false);
@@ -155,16 +157,20 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Takes nothing more, and yields every copy that the broker may send to somebody else now.
-    pub(crate) fn shut(&mut self) -> Vec<T> {
+    /// Surfaces and acks nothing more: what is unacked, and what is still offered, is given back.
+    pub(crate) fn shut(&mut self) {
         self.shut = true;
         self.closed.clear();
-        let entries = std::mem::take(&mut self.entries);
-        let held = entries.into_values().flat_map(|entry| match entry.state {
-            State::Open(held) => held,
-            State::Acked | State::Dropped => Vec::new(),
-        });
-        held.map(|owed| owed.token).collect()
+        for entry in std::mem::take(&mut self.entries).into_values() {
+            if let State::Open(held) = entry.state {
+                self.returned.extend(held.into_iter().map(|owed| owed.token));
+            }
+        }
+    }
+
+    /// Every copy that the broker may send to somebody else now.
+    pub(crate) fn take_returned(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.returned)
     }
 }
 
@@ -275,9 +281,10 @@ mod tests {
     fn a_shut_ledger_gives_everything_back() {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), owed(1, "x")));
-        assert_eq!(ledger.shut(), ["x"]);
+        ledger.shut();
         assert_eq!(ledger.ack(&claim), None);
-        assert_eq!(ledger.offer(key("b"), owed(2, "y")), Verdict::Return("y"));
+        assert_eq!(ledger.offer(key("b"), owed(2, "y")), Verdict::Hold);
         assert_eq!(ledger.offer(key("c"), None), Verdict::Hold);
+        assert_eq!(ledger.take_returned(), ["x", "y"]);
     }
 }

@@ -69,7 +69,6 @@ impl Sink {
         match verdict {
             Verdict::Hold => {}
             Verdict::Ack(delivery) => answered(delivery.ack().await),
-            Verdict::Return(delivery) => answered(delivery.nak(None).await),
             Verdict::Surface { claim, again } => {
                 let receipt = Receipt::new(&self.ledger, claim);
                 let incoming = Incoming::new(copy, source, again, Some(receipt));

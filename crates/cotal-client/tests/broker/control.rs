@@ -9,11 +9,11 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::profile::Profile;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{QUIET, SOON, endpoint, notice, options, sender};
+use crate::support::{QUIET, SOON, endpoint, notice, options, sender, stopped};
 
 /// A rail that hears requests and answers none.
 async fn silent_rail(mesh: &Mesh) -> (Subscription, Subscription) {
-    let daemon = mesh.connect(mesh.creds(Profile::Delivery)).await;
+    let daemon = mesh.connect(&mesh.creds(Profile::Delivery)).await;
     let control = daemon.subscribe(mesh.space().ctl_all(DELIVERY), Some(DELIVERY)).await;
     let probe = daemon.subscribe(mesh.space().live_all(DELIVERY), Some(DELIVERY)).await;
     (control.unwrap(), probe.unwrap())
@@ -22,7 +22,7 @@ async fn silent_rail(mesh: &Mesh) -> (Subscription, Subscription) {
 #[tokio::test]
 async fn adm_3_nobody_silence_and_a_daemon_are_told_apart() {
     let mesh = Mesh::start().await;
-    let creds = mesh.agent("bob", &[], &[], None).await;
+    let creds = mesh.add_agent("bob", &[], &[], None).await;
     let options = options(mesh.url(), &creds).send_only();
     let bob = Endpoint::connect(options.request_timeout(Duration::from_millis(300))).await.unwrap();
     let nobody = bob.memberships().await;
@@ -32,19 +32,19 @@ async fn adm_3_nobody_silence_and_a_daemon_are_told_apart() {
     let silence = bob.memberships().await;
     assert!(matches!(silence, Err(ControlError::Timeout { .. })), "{silence:?}");
     drop(rail);
-    let daemon = mesh.daemon().await;
+    let daemon = mesh.lane().await;
     let bob = sender(&mesh, &creds).await;
     assert_eq!(bob.memberships().await.unwrap(), []);
     assert_eq!(bob.liveness().await.unwrap(), Liveness::Bound);
-    daemon.stop().await;
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn adm_3_pending_requests_reject_when_the_connection_closes_and_are_not_replayed() {
     let mesh = Mesh::start().await;
-    let creds = mesh.agent("bob", &[], &[], None).await;
+    let creds = mesh.add_agent("bob", &[], &[], None).await;
     let (mut control, _probe) = silent_rail(&mesh).await;
-    let proxy = Proxy::start(mesh.url()).await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
     let bob = Endpoint::connect(options(&proxy.url(), &creds)).await.unwrap();
     let (pending, probing) = (bob.clone(), bob.clone());
     let pending = tokio::spawn(async move { pending.memberships().await });
@@ -67,7 +67,7 @@ async fn adm_3_pending_requests_reject_when_the_connection_closes_and_are_not_re
 #[tokio::test]
 async fn adm_3_pending_requests_reject_when_the_endpoint_stops() {
     let mesh = Mesh::start().await;
-    let creds = mesh.agent("bob", &[], &[], None).await;
+    let creds = mesh.add_agent("bob", &[], &[], None).await;
     let (mut control, _probe) = silent_rail(&mesh).await;
     let bob = endpoint(&mesh, &creds).await;
     let pending = bob.clone();

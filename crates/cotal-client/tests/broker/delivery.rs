@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use cotal_client::{Draft, Source, Waiting};
-use cotal_testkit::{Mesh, eventually};
+use cotal_client::{Draft, Source};
+use cotal_testkit::Mesh;
 
 use crate::support::{
-    SOON, channel, configure, endpoint, message, nothing, post_raw, sender, texts,
+    channel, configure, endpoint, message, nothing, nothing_waits_for, post_raw, sender, stopped,
+    texts,
 };
 
 #[tokio::test]
 async fn agt_3_live_and_durable_copies_are_one_delivery_and_the_durable_one_is_acked() {
     let mesh = Mesh::start().await;
-    let daemon = mesh.daemon().await;
+    let daemon = mesh.lane().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
     );
     let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
     bob.join(&channel("team.a")).await;
@@ -28,23 +29,21 @@ async fn agt_3_live_and_durable_copies_are_one_delivery_and_the_durable_one_is_a
     assert_eq!(texts(&bob, 50).await, posted);
     nothing(&bob).await;
     // Every durable copy was acked although the live one was shown.
-    eventually("no copy is waiting", SOON, async || {
-        (bob.waiting().await.unwrap() == Waiting::default()).then_some(())
-    })
-    .await;
-    let delivered = mesh.eyes().await.delivered(&mesh.lifecycle("bob")).await;
-    assert_eq!(delivered.len(), 50, "the backstop had them all");
-    daemon.stop().await;
+    nothing_waits_for(&bob).await;
+    let dlv = mesh.space().dlv_stream();
+    let stored = mesh.operator().await.stream_state(&dlv).await.unwrap();
+    assert_eq!(stored.messages, 50, "the backstop had them all");
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn agt_3_posts_around_a_join_are_shown_once_whatever_way_they_come() {
     let mesh = Mesh::start().await;
     configure(&mesh, "team.a", r#"{"replay":true}"#).await;
-    let daemon = mesh.daemon().await;
+    let daemon = mesh.lane().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
     );
     let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
     let on = channel("team.a");
@@ -68,20 +67,17 @@ async fn agt_3_posts_around_a_join_are_shown_once_whatever_way_they_come() {
     nothing(&bob).await;
     let twice: Vec<_> = seen.iter().filter(|(_, (times, _))| *times != 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
-    eventually("no copy is waiting", SOON, async || {
-        (bob.waiting().await.unwrap() == Waiting::default()).then_some(())
-    })
-    .await;
-    daemon.stop().await;
+    nothing_waits_for(&bob).await;
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn agt_3_what_was_not_acked_comes_again_at_once_after_a_close() {
     let mesh = Mesh::start().await;
-    let daemon = mesh.daemon().await;
+    let daemon = mesh.lane().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
     );
     let on = channel("team.a");
     sender(&mesh, &bob).await.join(&on).await;
@@ -102,14 +98,16 @@ async fn agt_3_what_was_not_acked_comes_again_at_once_after_a_close() {
     let expected: Vec<_> = (3..20).map(|n| format!("{n:02}")).collect();
     assert_eq!(rest, expected);
     nothing(&second).await;
-    daemon.stop().await;
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn agt_3_a_released_message_is_shown_again() {
     let mesh = Mesh::start().await;
-    let (alice, bob) =
-        (mesh.agent("alice", &[], &[], None).await, mesh.agent("bob", &[], &[], None).await);
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &[], None).await,
+        mesh.add_agent("bob", &[], &[], None).await,
+    );
     let bob = endpoint(&mesh, &bob).await;
     sender(&mesh, &alice).await.dm(bob.principal(), "work").await.unwrap();
     let first = message(&bob).await;
@@ -125,12 +123,12 @@ async fn agt_3_a_released_message_is_shown_again() {
 async fn agt_3_an_empty_id_is_never_a_key() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.a"], None).await,
-        mesh.agent("bob", &["team.a"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.a"], None).await,
+        mesh.add_agent("bob", &["team.a"], &[], None).await,
     );
     let bob = endpoint(&mesh, &bob).await;
     bob.join(&channel("team.a")).await;
-    let raw = mesh.connect(alice).await;
+    let raw = mesh.connect(&alice).await;
     for text in ["one", "two"] {
         let body = format!(
             r#"{{"id":"","from":{{"id":"local.alice"}},"channel":"team.a","parts":[{{"kind":"text","text":"{text}"}}]}}"#
@@ -144,13 +142,13 @@ async fn agt_3_an_empty_id_is_never_a_key() {
 async fn agt_3_a_forged_post_is_not_shown_and_takes_nobodys_id() {
     let mesh = Mesh::start().await;
     let (alice, eve, bob) = (
-        mesh.agent("alice", &[], &["team.a"], None).await,
-        mesh.agent("eve", &[], &["team.a"], None).await,
-        mesh.agent("bob", &["team.a"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.a"], None).await,
+        mesh.add_agent("eve", &[], &["team.a"], None).await,
+        mesh.add_agent("bob", &["team.a"], &[], None).await,
     );
     let bob = endpoint(&mesh, &bob).await;
     bob.join(&channel("team.a")).await;
-    let raw = mesh.connect(eve).await;
+    let raw = mesh.connect(&eve).await;
     let forged = r#"{"id":"squat","from":{"id":"local.alice"},"channel":"team.a","parts":[]}"#;
     post_raw(&raw, &mesh, "eve", "team.a", forged).await;
     let own = r#"{"id":"squat","from":{"id":"local.eve"},"channel":"team.a","parts":[{"kind":"text","text":"eve"}]}"#;

@@ -6,13 +6,14 @@ use cotal_client::{
 use cotal_testkit::Mesh;
 
 use crate::support::{
-    channel, configure, endpoint, message, nothing, notice, options, post_raw, sender,
+    channel, configure, endpoint, lifecycle, message, nothing, notice, options, post_raw, sender,
+    stopped,
 };
 
 #[tokio::test]
 async fn mem_8_without_a_daemon_a_join_is_live_with_the_backstop_unestablished() {
     let mesh = Mesh::start().await;
-    let bob = mesh.agent("bob", &["team.>"], &[], None).await;
+    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
     let bob = endpoint(&mesh, &bob).await;
     let joined = bob.join(&channel("team.a")).await;
     assert!(matches!(joined.live, Live::Active), "{joined}");
@@ -28,8 +29,8 @@ async fn mem_8_without_a_daemon_a_join_is_live_with_the_backstop_unestablished()
 async fn agt_2_live_delivery_never_depends_on_the_daemon() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &["team.>"], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &["team.>"], None).await,
     );
     let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
     bob.join(&channel("team.a")).await;
@@ -47,7 +48,7 @@ async fn agt_2_live_delivery_never_depends_on_the_daemon() {
 #[tokio::test]
 async fn agt_2_a_channel_that_the_credential_may_not_read_is_refused_by_the_broker() {
     let mesh = Mesh::start().await;
-    let bob = mesh.agent("bob", &["team.a"], &[], None).await;
+    let bob = mesh.add_agent("bob", &["team.a"], &[], None).await;
     let bob = endpoint(&mesh, &bob).await;
     let joined = bob.join(&channel("team.b")).await;
     assert!(matches!(&joined.live, Live::Refused(e) if e.is_denied()), "{joined}");
@@ -58,12 +59,12 @@ async fn agt_2_a_channel_that_the_credential_may_not_read_is_refused_by_the_brok
 async fn agt_1_the_durable_is_bound_without_a_ready_lease_and_a_later_daemon_delivers_through_it() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
     );
     let reader = endpoint(&mesh, &bob).await;
     let warned = notice(&reader, |n| matches!(n, Notice::NoReadyLease { .. })).await;
-    let durable = mesh.space().dlv_consumer(&mesh.lifecycle("bob"));
+    let durable = mesh.space().dlv_consumer(&lifecycle(&bob));
     let expected = Notice::NoReadyLease {
         durable: durable.clone(),
         space: mesh.space().clone(),
@@ -75,7 +76,7 @@ async fn agt_1_the_durable_is_bound_without_a_ready_lease_and_a_later_daemon_del
         assert!(said.contains(part), "{part} is missing: {said}");
     }
 
-    let daemon = mesh.daemon().await;
+    let daemon = mesh.lane().await;
     let joiner = sender(&mesh, &bob).await;
     let joined = joiner.join(&channel("team.a")).await;
     assert_eq!(joined.backstop, Backstop::Durable { generation: 1 });
@@ -83,14 +84,14 @@ async fn agt_1_the_durable_is_bound_without_a_ready_lease_and_a_later_daemon_del
     let incoming = message(&reader).await;
     assert_eq!((incoming.text().as_str(), incoming.source), ("at last", Source::Durable));
     incoming.ack().await.unwrap();
-    daemon.stop().await;
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn a_live_channel_has_no_backstop_and_none_is_asked_for() {
     let mesh = Mesh::start().await;
     configure(&mesh, "team.chat", r#"{"deliveryClass":"live"}"#).await;
-    let bob = mesh.agent("bob", &["team.>"], &[], None).await;
+    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
     let bob = sender(&mesh, &bob).await;
     let joined = bob.join(&channel("team.chat")).await;
     assert_eq!(joined.backstop, Backstop::NotDurable);
@@ -102,8 +103,8 @@ async fn a_live_channel_has_no_backstop_and_none_is_asked_for() {
 #[tokio::test]
 async fn a_daemon_joins_lists_and_leaves_by_generation() {
     let mesh = Mesh::start().await;
-    let daemon = mesh.daemon().await;
-    let bob = mesh.agent("bob", &["team.a"], &[], None).await;
+    let daemon = mesh.lane().await;
+    let bob = mesh.add_agent("bob", &["team.a"], &[], None).await;
     let bob = sender(&mesh, &bob).await;
     let on = channel("team.a");
     assert_eq!(bob.join(&on).await.backstop, Backstop::Durable { generation: 1 });
@@ -116,15 +117,15 @@ async fn a_daemon_joins_lists_and_leaves_by_generation() {
     assert_eq!(bob.join(&on).await.backstop, Backstop::Durable { generation: 2 });
     let denied = bob.join(&channel("team.b")).await.backstop;
     assert!(matches!(denied, Backstop::Unestablished(Shortfall::Refused { .. })), "{denied:?}");
-    daemon.stop().await;
+    stopped(daemon).await;
 }
 
 #[tokio::test]
 async fn agt_3_history_is_backfilled_once_and_only_as_far_as_the_config_says() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &["team.>"], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &["team.>"], None).await,
     );
     let writer = sender(&mesh, &alice).await;
     for on in ["team.shown", "team.hidden", "team.recent"] {
@@ -132,7 +133,7 @@ async fn agt_3_history_is_backfilled_once_and_only_as_far_as_the_config_says() {
     }
     configure(&mesh, "team.shown", r#"{"replay":true}"#).await;
     configure(&mesh, "team.recent", r#"{"replay":true,"replayWindow":"0s"}"#).await;
-    let raw = mesh.connect(alice.clone()).await;
+    let raw = mesh.connect(&alice).await;
     let forged = r#"{"id":"f","from":{"id":"local.bob"},"channel":"team.shown","parts":[]}"#;
     post_raw(&raw, &mesh, "alice", "team.shown", forged).await;
 
@@ -153,8 +154,8 @@ async fn agt_3_history_is_backfilled_once_and_only_as_far_as_the_config_says() {
 async fn two_processes_of_an_agent_take_turns_with_history() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (
-        mesh.agent("alice", &[], &["team.>"], None).await,
-        mesh.agent("bob", &["team.>"], &[], None).await,
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
     );
     let writer = sender(&mesh, &alice).await;
     for on in ["team.a", "team.b"] {
@@ -166,7 +167,8 @@ async fn two_processes_of_an_agent_take_turns_with_history() {
         Endpoint::connect(options).await.unwrap()
     };
     let (one, two) = (open().await, open().await);
-    tokio::join!(one.join(&channel("team.a")), two.join(&channel("team.b")));
+    let (a, b) = (channel("team.a"), channel("team.b"));
+    tokio::join!(one.join(&a), two.join(&b));
     assert_eq!(message(&one).await.text(), "team.a");
     assert_eq!(message(&two).await.text(), "team.b");
 }

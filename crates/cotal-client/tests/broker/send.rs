@@ -3,24 +3,23 @@
 use std::error::Error as _;
 
 use cotal_client::{Draft, NatsError, Principal, SendError};
-use cotal_nats::Get;
+use cotal_nats::{Bucket as Kv, Bytes, Get};
 use cotal_testkit::{Mesh, eventually};
 use cotal_wire::limits::ENTRY_HEADROOM;
 use cotal_wire::names::Bucket;
 use cotal_wire::rows::PresenceRow;
 
-use crate::support::{SOON, channel, endpoint, message, notice, sender};
+use crate::support::{channel, chat, endpoint, message, notice, sender};
 
 #[tokio::test]
 async fn a_post_is_stored_under_its_id_as_the_wire_has_it() {
     let mesh = Mesh::start().await;
-    let alice = mesh.agent("Alice", &["team.>"], &["team.>"], Some("reviewer")).await;
+    let alice = mesh.add_agent("Alice", &["team.>"], &["team.>"], Some("reviewer")).await;
     let alice = sender(&mesh, &alice).await;
     let posted = alice.post(&channel("team.a"), Draft::text("hi").mention("@Bob")).await.unwrap();
-    let eyes = mesh.eyes().await;
-    let chat = mesh.space().chat_stream();
-    assert_eq!(eyes.stream(&chat).await.state.last_seq, posted.seq);
-    let stored = mesh.daemon_reads(&chat, posted.seq).await;
+    let god = mesh.god().await;
+    let stored = god.get_message(&mesh.space().chat_stream(), Get::Seq(posted.seq)).await;
+    let stored = stored.unwrap().unwrap();
     let body: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
     assert_eq!(stored.subject, "cotal.main.chat.local.alice.team.a");
     assert_eq!(body["id"], posted.id.as_str());
@@ -39,7 +38,7 @@ async fn a_post_is_stored_under_its_id_as_the_wire_has_it() {
 #[tokio::test]
 async fn an_id_that_is_known_is_an_error_first_and_none_on_a_retry() {
     let mesh = Mesh::start().await;
-    let alice = mesh.agent("alice", &[], &["a"], None).await;
+    let alice = mesh.add_agent("alice", &[], &["a"], None).await;
     let alice = sender(&mesh, &alice).await;
     let first = alice.post(&channel("a"), Draft::text("x").with_id("known")).await.unwrap();
     let again = alice.post(&channel("a"), Draft::text("y").with_id("known")).await;
@@ -54,7 +53,7 @@ async fn an_id_that_is_known_is_an_error_first_and_none_on_a_retry() {
 #[tokio::test]
 async fn a_post_that_does_not_fit_is_refused_with_its_size_and_the_largest_one_is_taken() {
     let mesh = Mesh::start().await;
-    let alice = mesh.agent("alice", &[], &["a"], None).await;
+    let alice = mesh.add_agent("alice", &[], &["a"], None).await;
     let alice = sender(&mesh, &alice).await;
     let on = channel("a");
     let huge = "x".repeat(2 * 1024 * 1024);
@@ -69,13 +68,13 @@ async fn a_post_that_does_not_fit_is_refused_with_its_size_and_the_largest_one_i
     let one_more = "x".repeat(max - overhead + 1);
     let refused = alice.post(&on, one_more.as_str()).await;
     assert!(matches!(refused, Err(SendError::TooLarge { .. })), "{refused:?}");
-    assert_eq!(mesh.eyes().await.stream(&mesh.space().chat_stream()).await.state.messages, 1);
+    assert_eq!(chat(&mesh).await.messages, 1);
 }
 
 #[tokio::test]
 async fn a_denied_post_is_named_as_denied_at_once() {
     let mesh = Mesh::start().await;
-    let alice = mesh.agent("alice", &["team.>"], &["team.a"], None).await;
+    let alice = mesh.add_agent("alice", &["team.>"], &["team.a"], None).await;
     let alice = sender(&mesh, &alice).await;
     let denied = alice.post(&channel("team.b"), "x").await.unwrap_err();
     let cause = denied.source().and_then(|e| e.downcast_ref::<NatsError>());
@@ -89,9 +88,11 @@ async fn a_denied_post_is_named_as_denied_at_once() {
 #[tokio::test]
 async fn a_direct_message_is_surfaced_once_and_a_forged_one_never() {
     let mesh = Mesh::start().await;
-    let (alice, bob) =
-        (mesh.agent("alice", &[], &[], None).await, mesh.agent("bob", &[], &[], None).await);
-    let raw = mesh.connect(alice.clone()).await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &[], None).await,
+        mesh.add_agent("bob", &[], &[], None).await,
+    );
+    let raw = mesh.connect(&alice).await;
     let to = Principal::parse("local.bob").unwrap();
     let from = Principal::parse("local.alice").unwrap();
     let forged = r#"{"id":"x","from":{"id":"local.carol"},"to":"local.bob","parts":[]}"#;
@@ -109,32 +110,20 @@ async fn a_direct_message_is_surfaced_once_and_a_forged_one_never() {
 #[tokio::test]
 async fn presence_is_written_while_connected_and_removed_on_close() {
     let mesh = Mesh::start().await;
-    let creds = mesh.agent("Bob", &[], &[], None).await;
-    let eyes = mesh.eyes().await;
+    let creds = mesh.add_agent("Bob", &[], &[], None).await;
+    let operator = mesh.operator().await;
+    let bucket = Kv::new(&operator, &mesh.space().bucket(Bucket::Presence));
     let bob = endpoint(&mesh, &creds).await;
-    let row =
-        eventually("a presence row", SOON, async || eyes.row(Bucket::Presence, "local.bob").await);
-    let row = PresenceRow::parse(&row.await, bob.principal()).unwrap();
+    let look = || async { bucket.get("local.bob").await.unwrap().map(|row| row.value) };
+    let row = eventually("a presence row", look, Option::is_some).await.unwrap();
+    let row = PresenceRow::parse(&row, bob.principal()).unwrap();
     assert_eq!((row.card.name.as_str(), row.status.as_str()), ("bob", "idle"));
     bob.set_status("busy");
-    eventually("the new status", SOON, async || {
-        let row = eyes.row(Bucket::Presence, "local.bob").await?;
-        String::from_utf8_lossy(&row).contains("busy").then_some(())
-    })
-    .await;
+    let busy = |row: &Option<Bytes>| {
+        row.as_ref().is_some_and(|row| String::from_utf8_lossy(row).contains("busy"))
+    };
+    eventually("the new status", look, busy).await;
     bob.close().await;
-    assert_eq!(eyes.row(Bucket::Presence, "local.bob").await, None);
-}
-
-trait DaemonReads {
-    async fn daemon_reads(&self, stream: &str, seq: u64) -> cotal_nats::StoredMessage;
-}
-
-impl DaemonReads for Mesh {
-    /// One stored message, as the delivery credential may read it.
-    async fn daemon_reads(&self, stream: &str, seq: u64) -> cotal_nats::StoredMessage {
-        let daemon = self.creds(cotal_wire::profile::Profile::Delivery);
-        let found = self.connect(daemon).await.direct_get(stream, Get::Seq(seq)).await;
-        found.expect("an answer").expect("a message")
-    }
+    let row = bucket.get("local.bob").await.unwrap();
+    assert!(row.is_none_or(|row| row.live().is_none()), "the row is still there");
 }

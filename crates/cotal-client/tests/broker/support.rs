@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use cotal_client::{Channel, Credential, Endpoint, EndpointOptions, Event, Incoming, Notice};
-use cotal_nats::{Bucket, Bytes, Connection, Creds};
-use cotal_testkit::Mesh;
+use cotal_client::{Channel, Endpoint, EndpointOptions, Event, Incoming, Notice, Waiting};
+use cotal_delivery::Lane;
+use cotal_nats::js::StreamState;
+use cotal_nats::{Bucket, Bytes, Connection};
+use cotal_testkit::{Mesh, eventually};
+use cotal_wire::Lifecycle;
+use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket as Name;
-use cotal_wire::profile::Profile;
 use tokio::time::timeout;
 
 /// Generous, because machines are busy; nothing that works takes so long.
@@ -18,17 +21,17 @@ pub(crate) fn channel(text: &str) -> Channel {
     Channel::parse(text).unwrap()
 }
 
-pub(crate) fn options(url: &str, creds: &Creds) -> EndpointOptions {
-    EndpointOptions::new(url, Credential::Source(creds.clone().into()))
+pub(crate) fn options(url: &str, creds: &str) -> EndpointOptions {
+    EndpointOptions::from_text(url, creds)
 }
 
 /// An endpoint that reads and is present.
-pub(crate) async fn endpoint(mesh: &Mesh, creds: &Creds) -> Endpoint {
+pub(crate) async fn endpoint(mesh: &Mesh, creds: &str) -> Endpoint {
     Endpoint::connect(options(mesh.url(), creds)).await.expect("an endpoint")
 }
 
 /// An endpoint that leaves the agent's durables alone.
-pub(crate) async fn sender(mesh: &Mesh, creds: &Creds) -> Endpoint {
+pub(crate) async fn sender(mesh: &Mesh, creds: &str) -> Endpoint {
     let options = options(mesh.url(), creds).send_only();
     Endpoint::connect(options).await.expect("an endpoint")
 }
@@ -73,7 +76,7 @@ pub(crate) async fn notice(endpoint: &Endpoint, wanted: impl Fn(&Notice) -> bool
 
 /// Writes a channel's config as the operator does.
 pub(crate) async fn configure(mesh: &Mesh, channel: &str, config: &str) {
-    let operator = mesh.connect(mesh.creds(Profile::Operator)).await;
+    let operator = mesh.operator().await;
     let bucket = Bucket::new(&operator, &mesh.space().bucket(Name::Channels));
     let value = Bytes::copy_from_slice(config.as_bytes());
     bucket.put(channel, value).await.expect("a written config");
@@ -92,4 +95,27 @@ pub(crate) async fn post_raw(
     let body = Bytes::copy_from_slice(body.as_bytes());
     let stored = connection.publish_confirmed(subject, None, body, None).await;
     stored.expect("a stored post");
+}
+
+/// Stops a daemon as a signal would.
+pub(crate) async fn stopped(mut lane: Lane) {
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+}
+
+/// The state of the channel stream.
+pub(crate) async fn chat(mesh: &Mesh) -> StreamState {
+    let state = mesh.operator().await.stream_state(&mesh.space().chat_stream()).await;
+    state.expect("a stream state")
+}
+
+/// The incarnation behind a credential.
+pub(crate) fn lifecycle(creds: &str) -> Lifecycle {
+    Creds::parse(creds).unwrap().claims.lifecycle().unwrap()
+}
+
+/// Waits until the broker holds nothing that the agent has not acked.
+pub(crate) async fn nothing_waits_for(endpoint: &Endpoint) {
+    let look = || async { endpoint.waiting().await.expect("an answer") };
+    eventually("an agent with nothing waiting", look, |w| *w == Waiting::default()).await;
 }
