@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use cotal_nats::{Message, NatsError, Subscription};
 use cotal_wire::control::{
-    Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, Reply, Request,
-    WaitingArgs, op,
+    Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
+    Reloaded, Reply, Request, WaitingArgs, op,
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::counters::Counters;
 use crate::rail::{Rail, args, done, unknown};
 use crate::registry::Registry;
+use crate::renewal::{Proved, Renewal};
 use crate::returned::Returned;
 use crate::scan::{ScanError, Scanner};
 use crate::view::View;
@@ -35,6 +36,7 @@ pub(crate) struct Admin {
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
     pub(crate) returned: Returned,
+    pub(crate) renewal: Arc<Renewal>,
 }
 
 impl Admin {
@@ -67,10 +69,38 @@ impl Admin {
         let parse = |space: &Space, subject: &str| space.parse_ctl(DELIVERY_ADMIN, subject);
         let Some(call) = self.rail.call(message, parse) else { return };
         let reply = match self.rail.read(message, &call.caller) {
+            Ok(request) if request.op == op::RELOAD_CREDS => {
+                return self.reload(call.reply_to, request).await;
+            }
             Ok(request) => self.perform(request).await,
             Err(refusal) => refusal,
         };
         self.rail.send(call.reply_to, &reply).await;
+    }
+
+    /// Replies first and moves after, because the move drops the connection that carries the reply.
+    async fn reload(&self, reply_to: &str, request: Request) {
+        let args = match args::<ReloadArgs>(request.args) {
+            Ok(args) => args,
+            Err(refusal) => return self.rail.send(reply_to, &refusal).await,
+        };
+        let expected = args.expected.and_then(|expected| expected.delivery);
+        match self.renewal.reload(expected.as_deref()).await {
+            Err(why) => self.rail.send(reply_to, &why.reply()).await,
+            Ok(Proved { accepted, next }) => {
+                let no_feed = "no membership feed runs in this daemon".to_owned();
+                let reloaded = Reloaded {
+                    delivery: Adoption::BrokerAccepted(accepted),
+                    membership: Adoption::Skipped(no_feed),
+                };
+                self.rail.send(reply_to, &done(&reloaded)).await;
+                if let Some(next) = next {
+                    let renewal = Arc::clone(&self.renewal);
+                    renewal.moving.send_replace(true);
+                    tokio::spawn(async move { renewal.adopt(next, Renewal::after_reply()).await });
+                }
+            }
+        }
     }
 
     async fn perform(&self, request: Request) -> Reply {

@@ -40,9 +40,11 @@ pub(crate) struct Identity {
     pub(crate) source: CredsSource,
     pub(crate) principal: Principal,
     pub(crate) account: String,
+    pub(crate) creds: Creds,
 }
 
-fn read(
+/// Reads one of the space's credentials.
+pub(crate) fn read(
     store: &dyn SecretStore,
     space: &Space,
     kind: SecretKind,
@@ -72,8 +74,8 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     let principal = creds.claims.principal().map_err(malformed)?;
     check_observer(store, space, &creds.claims.account)?;
     let source = presentable(&creds, space, &SecretKind::Delivery)?;
-    let account = creds.claims.account;
-    Ok(Identity { source, principal, account })
+    let account = creds.claims.account.clone();
+    Ok(Identity { source, principal, account, creds })
 }
 
 /// What the client presents for a credential that reads.
@@ -82,10 +84,21 @@ fn presentable(
     space: &Space,
     kind: &SecretKind,
 ) -> Result<CredsSource, CredentialError> {
+    let read = client(creds).map_err(|why| foreign(kind, space, why))?;
+    Ok(CredsSource::new(read))
+}
+
+/// A delivery credential as the client takes it.
+pub(crate) fn client_creds(
+    creds: &Creds,
+    space: &Space,
+) -> Result<cotal_nats::Creds, CredentialError> {
+    client(creds).map_err(|why| foreign(&SecretKind::Delivery, space, why))
+}
+
+fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
     let text = Creds::render(&creds.jwt, &creds.seed);
-    let source = cotal_nats::Creds::parse(&text)
-        .map_err(|e| foreign(kind, space, format!("its key pair does not read: {e}")))?;
-    Ok(CredsSource::new(source))
+    cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
 }
 
 /// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own account.

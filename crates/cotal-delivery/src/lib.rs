@@ -25,12 +25,15 @@ mod rail;
 mod reader;
 mod recall;
 mod registry;
+mod renewal;
 mod retired;
 mod returned;
 mod scan;
 mod view;
+mod watchdog;
 
 pub use cotal_rules::lease::Failure as LeaseFailure;
+pub use cotal_rules::watchdog::Windows;
 pub use credentials::CredentialError;
 pub use lane::{Lane, LaneError, LaneOptions, Stage};
 pub use lease::LeaseError;

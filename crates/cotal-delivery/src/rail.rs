@@ -10,10 +10,12 @@ use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::gate::Gate;
+use crate::renewal::settled;
 
 /// What a service needs to read requests and answer them; cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,6 +23,8 @@ pub(crate) struct Rail {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
+    /// Whether the connection is about to move; replies wait for it (ADM-8).
+    pub(crate) moving: watch::Receiver<bool>,
 }
 
 /// A request of an authenticated caller, and where its reply goes.
@@ -78,6 +82,7 @@ impl Rail {
 
     /// Sends a reply, or a refusal that gives its size when the broker would not take it (ADM-2).
     pub(crate) async fn send(&self, to: &str, reply: &impl Serialize) {
+        settled(&mut self.moving.clone()).await;
         let body = serde_json::to_vec(reply).unwrap_or_default();
         let size = body.len();
         let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;

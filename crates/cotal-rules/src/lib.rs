@@ -12,7 +12,9 @@ pub mod fanout;
 pub mod lease;
 pub mod membership;
 pub mod overflow;
+pub mod renewal;
 pub mod waiting;
+pub mod watchdog;
 
 #[cfg(test)]
 mod testing;

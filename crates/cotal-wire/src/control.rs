@@ -317,6 +317,58 @@ pub struct MissedCopies {
     pub missed: u64,
 }
 
+/// Fingerprints (SHA-256 hex of the JWT) that a renewal owner has just stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Expected {
+    /// Of the delivery credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<String>,
+    /// Of the membership writer's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<String>,
+}
+
+/// Arguments of `reloadCreds`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ReloadArgs {
+    /// What the store must hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+}
+
+/// A credential that the broker accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The nkey.
+    pub identity: String,
+    /// When it was issued, Unix seconds.
+    pub iat: i64,
+    /// When it expires, Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exp: Option<i64>,
+    /// SHA-256 hex of the JWT.
+    pub fingerprint: String,
+}
+
+/// What became of one component's credential.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Adoption {
+    /// The broker accepted it on a proof connection.
+    BrokerAccepted(Accepted),
+    /// The component was left as it is, for this reason.
+    Skipped(String),
+}
+
+/// Result of `reloadCreds`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The delivery credential.
+    pub delivery: Adoption,
+    /// The membership feed's.
+    pub membership: Adoption,
+}
+
 /// Most entries in one reply to `waitingEntries`.
 pub const WAITING_PAGE: usize = 1_000;
 

@@ -1,10 +1,9 @@
 //! `cotal deliver`: the delivery daemon of one space.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use cotal_delivery::{Lane, LaneOptions, Stage};
+use cotal_delivery::{Lane, LaneOptions, Stage, Windows};
 use cotal_manager::launch::daemon_record;
 use cotal_nats::TlsMode;
 use cotal_wire::Space;
@@ -29,15 +28,24 @@ Example:
 pub struct Args {
     #[command(flatten)]
     mesh: MeshArgs,
-    /// How long the broker may be away, in milliseconds, before the daemon ends.
+    /// How long the broker may be away, in milliseconds, before the daemon ends; what this process
+    /// itself was stalled is taken off. The default is 15000.
     #[arg(
         long,
         value_name = "MS",
         env = "COTAL_DELIVERY_BROKER_GONE_MS",
-        default_value_t = 15_000,
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = clap::value_parser!(i64).range(1..)
     )]
-    broker_gone_ms: u64,
+    broker_gone_ms: Option<i64>,
+    /// The same by the wall clock, whatever was stalled; never less than the window, by default four
+    /// of it.
+    #[arg(
+        long,
+        value_name = "MS",
+        env = "COTAL_DELIVERY_BROKER_GONE_BACKSTOP_MS",
+        value_parser = clap::value_parser!(i64).range(1..)
+    )]
+    broker_gone_backstop_ms: Option<i64>,
 }
 
 /// Runs the command.
@@ -57,7 +65,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
     let options = LaneOptions {
         tls,
-        broker_gone: Duration::from_millis(args.broker_gone_ms),
+        windows: Windows::new(args.broker_gone_ms, args.broker_gone_backstop_ms),
         ..LaneOptions::new(space.clone(), server, Arc::new(FileStore::new(root.clone())))
     };
     // From here on every end has its reason in the daemon's own log, so none is printed again.

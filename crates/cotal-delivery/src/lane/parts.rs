@@ -1,24 +1,17 @@
-//! A lane: one space's daemon, from the claim of its lease to its release.
-//!
-//! Order is the safety here: credentials are checked before a dial, the lease is held before any
-//! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
-//! taken in is finished before the lease goes.
+//! The components of a lane: how they are built, bound and finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
-use cotal_nats::{
-    ConnectOptions, Connection, Engine, NatsError, PullError, TlsMode, Writer, WriterOptions,
-};
+use cotal_nats::{ConnectOptions, Connection, Engine, Writer, WriterOptions};
 use cotal_rules::waiting::Waiting;
+use cotal_rules::watchdog::Windows;
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
-use cotal_workspace::SecretStore;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -26,243 +19,45 @@ use crate::admin::Admin;
 use crate::caps;
 use crate::clock::now_ms;
 use crate::counters::Counters;
-use crate::credentials::{self, CredentialError};
+use crate::credentials::Identity;
 use crate::dead::{DeadBook, Retrier};
 use crate::fanout::Fanout;
-use crate::gate::{self, Gate};
+use crate::gate::Gate;
 use crate::intake::Intake;
-use crate::lease::{self, Keeper, Lease, LeaseError};
+use crate::lease::Lease;
 use crate::members::Members;
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
 use crate::recall::{self, Batches, Recall};
 use crate::registry::{self, Inventories, Registry, Turns};
+use crate::renewal::Renewal;
 use crate::retired::Remover;
 use crate::returned::Returned;
 use crate::scan::Scanner;
-use crate::view::{Feed, View, ViewError};
+use crate::view::{Feed, View};
+use crate::watchdog::{BrokerWatch, Renewed};
 
-/// How long what was taken in may take to finish at a stop.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
+use super::{FINISH_WITHIN, LaneError, LaneOptions, Stage, broker};
+
 /// Posts pulled ahead of routing; small, because each may cost a copy per member.
 const PULL_POSTS: usize = 128;
 /// Entries pulled ahead of judging.
 const PULL_ENTRIES: usize = 2_000;
 
-/// How to run a lane.
-#[derive(Clone)]
-pub struct LaneOptions {
-    /// The space.
-    pub space: Space,
-    /// The broker, such as `nats://127.0.0.1:4222`.
-    pub server: String,
-    /// The transport demanded.
-    pub tls: TlsMode,
-    /// Where the lane's credentials are kept.
-    pub store: Arc<dyn SecretStore>,
-    /// How long the broker may be away before the lane ends (LIF-3).
-    pub broker_gone: Duration,
-}
-
-impl LaneOptions {
-    /// Plaintext, and the default window of 15 s.
-    pub fn new(space: Space, server: impl Into<String>, store: Arc<dyn SecretStore>) -> Self {
-        Self {
-            space,
-            server: server.into(),
-            tls: TlsMode::Plain,
-            store,
-            broker_gone: Duration::from_secs(15),
-        }
-    }
-}
-
-/// How far a lane has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing is claimed yet.
-    Starting,
-    /// The lease is held; this is the space's daemon now.
-    Claimed,
-    /// The rails are bound and the row says `ready`.
-    Ready,
-    /// The lane has ended.
-    Ended,
-}
-
-/// Why a lane ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum LaneError {
-    /// It has nothing to present.
-    #[error(transparent)]
-    Credential(#[from] CredentialError),
-    /// It does not hold the lease.
-    #[error(transparent)]
-    Lease(#[from] LeaseError),
-    /// The broker could not be reached, or refused something that the lane needs.
-    #[error("{what}: {source}")]
-    Broker {
-        /// What was being done.
-        what: &'static str,
-        /// What the broker said.
-        source: NatsError,
-    },
-    /// Its picture of the space cannot be kept.
-    #[error(transparent)]
-    View(#[from] ViewError),
-    /// A consumer cannot be read.
-    #[error(transparent)]
-    Pull(#[from] PullError),
-    /// The broker is away for longer than the window.
-    #[error("broker connection unavailable (broker unreachable), exiting (coupled to the broker)")]
-    BrokerGone,
-    /// A part of the lane panicked; that is a defect.
-    #[error("a part of the lane failed: {0}")]
-    Defect(String),
-}
-
-fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
-    move |source| LaneError::Broker { what, source }
-}
-
-/// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
-/// [`Lane::ended`] instead.
-#[derive(Debug)]
-pub struct Lane {
-    stop: CancellationToken,
-    stage: watch::Receiver<Stage>,
-    task: JoinHandle<Result<(), LaneError>>,
-}
-
-impl Lane {
-    /// Starts a lane in the background.
-    #[must_use]
-    pub fn start(options: LaneOptions) -> Self {
-        let stop = CancellationToken::new();
-        let (sender, stage) = watch::channel(Stage::Starting);
-        let task = tokio::spawn(run(options, stop.clone(), sender));
-        Self { stop, stage, task }
-    }
-
-    /// How far it has come, and when that changes.
-    #[must_use]
-    pub fn stage(&self) -> watch::Receiver<Stage> {
-        self.stage.clone()
-    }
-
-    /// Tells it to finish what it took in, release the lease and end.
-    pub fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// Why it ended, unless it was stopped.
-    pub async fn ended(&mut self) -> Result<(), LaneError> {
-        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn run(
-    options: LaneOptions,
-    stop: CancellationToken,
-    stage: watch::Sender<Stage>,
-) -> Result<(), LaneError> {
-    let outcome = claim_and_serve(&options, &stop, &stage).await;
-    stage.send_replace(Stage::Ended);
-    outcome
-}
-
-async fn claim_and_serve(
-    options: &LaneOptions,
-    stop: &CancellationToken,
-    stage: &watch::Sender<Stage>,
-) -> Result<(), LaneError> {
-    let identity = credentials::load(&*options.store, &options.space)?;
-    let name = format!("cotal-delivery {}", options.space);
-    let connect = ConnectOptions::new(options.server.as_str(), name, identity.source)
-        .tls(options.tls.clone());
-    let connection = Connection::connect(connect).await.map_err(broker("cannot connect"))?;
-    let incarnation = connection.conn_id().to_owned()
-        + "-"
-        + &std::process::id().to_string()
-        + "-"
-        + &now_ms().to_string();
-    let (gate_keeper, gate) = gate::gate();
-    let (lease, keeper) = lease::lease(
-        &connection,
-        &options.space,
-        identity.principal,
-        incarnation.clone(),
-        gate_keeper,
-    );
-    let scanner = Scanner {
-        space: options.space.clone(),
-        account: identity.account,
-        server: options.server.clone(),
-        tls: options.tls.clone(),
-        store: Arc::clone(&options.store),
-    };
-    let parts = Parts::new(options, &connection, &incarnation, gate, scanner);
-    let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
-    connection.close(FINISH_WITHIN).await;
-    outcome
-}
-
-/// Runs the keeper beside the lane, and releases the lease last of all.
-async fn under_lease(
-    parts: &Parts,
-    mut lease: Lease,
-    keeper: Keeper,
-    stop: &CancellationToken,
-    stage: &watch::Sender<Stage>,
-) -> Result<(), LaneError> {
-    let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
-    let served = tokio::select! {
-        lost = &mut keeper.0 => return Ok(joined(lost)?),
-        served = async {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = lease.granted() => {}
-            }
-            stage.send_replace(Stage::Claimed);
-            parts.serve(&mut lease, stop, stage).await
-        } => served,
-    };
-    lease.release().await;
-    let released = joined((&mut keeper.0).await);
-    served.and(released.map_err(LaneError::from))
-}
-
-/// A task that does not outlive its owner.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn joined(ended: Result<Result<(), LeaseError>, JoinError>) -> Result<(), LeaseError> {
-    // A panic of the keeper is a defect of this process; its row expires by itself.
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
-
 /// What the components of a lane share.
-struct Parts {
+pub(super) struct Parts {
     space: Space,
-    broker_gone: Duration,
+    windows: Windows,
     gate: Gate,
     scanner: Scanner,
     connection: Connection,
+    connect: ConnectOptions,
+    identity: Identity,
     incarnation: String,
+    /// Whether start-up is finished (CRD-3).
+    started: watch::Sender<bool>,
+    /// Whether the connection is about to move (ADM-8).
+    moving: Arc<watch::Sender<bool>>,
     view: Arc<View>,
     counters: Arc<Counters>,
     progress: Arc<watch::Sender<ReaderProgress>>,
@@ -275,37 +70,50 @@ struct Parts {
 type Tasks = JoinSet<Result<(), LaneError>>;
 
 impl Parts {
-    fn new(
+    pub(super) fn new(
         options: &LaneOptions,
         connection: &Connection,
-        incarnation: &str,
+        connect: ConnectOptions,
+        identity: Identity,
+        incarnation: String,
         gate: Gate,
-        scanner: Scanner,
     ) -> Self {
         let (changes, recall) = recall::changes();
+        let scanner = Scanner {
+            space: options.space.clone(),
+            account: identity.account.clone(),
+            server: options.server.clone(),
+            tls: options.tls.clone(),
+            store: Arc::clone(&options.store),
+        };
         Self {
             space: options.space.clone(),
-            broker_gone: options.broker_gone,
+            windows: options.windows,
             gate,
             scanner,
             connection: connection.clone(),
-            incarnation: incarnation.to_owned(),
-            view: View::new(connection, &options.space, incarnation, changes),
+            connect,
+            identity,
+            view: View::new(connection, &options.space, &incarnation, changes),
+            incarnation,
             batches: Arc::default(),
             returned: Returned::default(),
             recall: Mutex::new(Some(recall)),
             counters: Arc::default(),
             progress: Arc::new(watch::Sender::new(ReaderProgress::default())),
+            started: watch::Sender::new(false),
+            moving: Arc::new(watch::Sender::new(false)),
         }
     }
 
-    async fn serve(
+    pub(super) async fn serve(
         &self,
         lease: &mut Lease,
         stop: &CancellationToken,
         stage: &watch::Sender<Stage>,
     ) -> Result<(), LaneError> {
         let finish = CancellationToken::new();
+        let (watchdog, renewed) = BrokerWatch::new(&self.space, &self.connection, self.windows);
         let mut tasks = Tasks::new();
         let mut followers = Tasks::new();
         for feed in Feed::ALL {
@@ -315,10 +123,10 @@ impl Parts {
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             ended = first_end(&mut followers) => ended,
-            gone = self.broker_gone() => gone,
+            gone = watchdog.run() => Err(gone),
             served = async {
                 self.view.scanned().await;
-                self.start_all(&mut tasks, &finish).await?;
+                self.start_all(&mut tasks, &finish, renewed).await?;
                 tokio::select! {
                     () = self.stay_bound(lease, stage) => Ok(()),
                     ended = first_end(&mut tasks) => ended,
@@ -338,6 +146,7 @@ impl Parts {
             lease.granted().await;
             lease.bound().await;
             stage.send_replace(Stage::Ready);
+            self.started.send_replace(true);
             info!(space = %self.space, "serving");
             lease.withdrawn().await;
             stage.send_replace(Stage::Claimed);
@@ -349,6 +158,7 @@ impl Parts {
         &self,
         tasks: &mut Tasks,
         stop: &CancellationToken,
+        renewed: Renewed,
     ) -> Result<(), LaneError> {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
@@ -368,8 +178,34 @@ impl Parts {
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
         self.start_recall(tasks, stop);
-        self.start_rails(tasks, stop, inbox).await?;
+        let renewal = self.start_renewal(tasks, stop, renewed);
+        self.start_rails(tasks, stop, inbox, renewal).await?;
         Ok(())
+    }
+
+    fn start_renewal(
+        &self,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+        renewed: Renewed,
+    ) -> Arc<Renewal> {
+        let renewal = Arc::new(Renewal {
+            space: self.space.clone(),
+            connection: self.connection.clone(),
+            connect: self.connect.clone(),
+            store: Arc::clone(&self.scanner.store),
+            principal: self.identity.principal.clone(),
+            renewed,
+            held: tokio::sync::Mutex::new(self.identity.creds.clone()),
+            started: self.started.subscribe(),
+            moving: Arc::clone(&self.moving),
+        });
+        let (running, token) = (Arc::clone(&renewal), stop.clone());
+        tasks.spawn(async move {
+            running.run(token).await;
+            Ok(())
+        });
+        renewal
     }
 
     fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken) {
@@ -467,11 +303,13 @@ impl Parts {
         tasks: &mut Tasks,
         stop: &CancellationToken,
         writer: Writer,
+        renewal: Arc<Renewal>,
     ) -> Result<(), LaneError> {
         let rail = Rail {
             space: self.space.clone(),
             connection: self.connection.clone(),
             gate: self.gate.clone(),
+            moving: self.moving.subscribe(),
         };
         let cannot = "cannot bind the control rails";
         let agents =
@@ -496,6 +334,7 @@ impl Parts {
             since: now_ms(),
             scanner: self.scanner.clone(),
             returned: self.returned.clone(),
+            renewal,
         };
         let failed = "a control rail failed";
         let token = stop.clone();
@@ -569,21 +408,6 @@ impl Parts {
                 made.await.map_err(broker("cannot create a consumer"))
             }
             other => other.map_err(broker("cannot read a consumer")),
-        }
-    }
-
-    /// Ends when the connection has been down for the whole window.
-    async fn broker_gone(&self) -> Result<(), LaneError> {
-        let mut state = self.connection.state();
-        loop {
-            if state.wait_for(|s| !s.is_connected()).await.is_err() {
-                return Err(LaneError::BrokerGone);
-            }
-            let back = state.wait_for(|s| s.is_connected());
-            match tokio::time::timeout(self.broker_gone, back).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(_)) | Err(_) => return Err(LaneError::BrokerGone),
-            }
         }
     }
 }

@@ -1,0 +1,234 @@
+//! A lane: one space's daemon, from the claim of its lease to its release.
+//!
+//! Order is the safety here: credentials are checked before a dial, the lease is held before any
+//! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
+//! taken in is finished before the lease goes.
+
+mod parts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{ConnectOptions, Connection, NatsError, PullError, TlsMode};
+use cotal_rules::watchdog::Windows;
+use cotal_wire::Space;
+use cotal_workspace::SecretStore;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::now_ms;
+use crate::credentials::{self, CredentialError};
+use crate::gate;
+use crate::lease::{self, Keeper, Lease, LeaseError};
+use crate::view::ViewError;
+use parts::Parts;
+
+/// How long what was taken in may take to finish at a stop.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// How to run a lane.
+#[derive(Clone)]
+pub struct LaneOptions {
+    /// The space.
+    pub space: Space,
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    pub server: String,
+    /// The transport demanded.
+    pub tls: TlsMode,
+    /// Where the lane's credentials are kept.
+    pub store: Arc<dyn SecretStore>,
+    /// How long the broker may be away before the lane ends (LIF-3, LIF-4).
+    pub windows: Windows,
+}
+
+impl LaneOptions {
+    /// Plaintext, and the default window of 15 s.
+    pub fn new(space: Space, server: impl Into<String>, store: Arc<dyn SecretStore>) -> Self {
+        Self {
+            space,
+            server: server.into(),
+            tls: TlsMode::Plain,
+            store,
+            windows: Windows::new(None, None),
+        }
+    }
+}
+
+/// How far a lane has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing is claimed yet.
+    Starting,
+    /// The lease is held; this is the space's daemon now.
+    Claimed,
+    /// The rails are bound and the row says `ready`.
+    Ready,
+    /// The lane has ended.
+    Ended,
+}
+
+/// Why a lane ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneError {
+    /// It has nothing to present.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// It does not hold the lease.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The broker could not be reached, or refused something that the lane needs.
+    #[error("{what}: {source}")]
+    Broker {
+        /// What was being done.
+        what: &'static str,
+        /// What the broker said.
+        source: NatsError,
+    },
+    /// Its picture of the space cannot be kept.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A consumer cannot be read.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// The broker is away for longer than the window.
+    #[error("broker connection unavailable (broker unreachable), exiting (coupled to the broker)")]
+    BrokerGone,
+    /// The broker is away for longer than any stall of this process excuses.
+    #[error(
+        "broker connection unavailable past backstop (broker unreachable), exiting (coupled to \
+         the broker)"
+    )]
+    BrokerGonePastBackstop,
+    /// The credential expired, and no renewal was proved in time.
+    #[error("credential expired without renewal")]
+    NotRenewed,
+    /// A part of the lane panicked; that is a defect.
+    #[error("a part of the lane failed: {0}")]
+    Defect(String),
+}
+
+fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
+    move |source| LaneError::Broker { what, source }
+}
+
+/// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
+/// [`Lane::ended`] instead.
+#[derive(Debug)]
+pub struct Lane {
+    stop: CancellationToken,
+    stage: watch::Receiver<Stage>,
+    task: JoinHandle<Result<(), LaneError>>,
+}
+
+impl Lane {
+    /// Starts a lane in the background.
+    #[must_use]
+    pub fn start(options: LaneOptions) -> Self {
+        let stop = CancellationToken::new();
+        let (sender, stage) = watch::channel(Stage::Starting);
+        let task = tokio::spawn(run(options, stop.clone(), sender));
+        Self { stop, stage, task }
+    }
+
+    /// How far it has come, and when that changes.
+    #[must_use]
+    pub fn stage(&self) -> watch::Receiver<Stage> {
+        self.stage.clone()
+    }
+
+    /// Tells it to finish what it took in, release the lease and end.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Why it ended, unless it was stopped.
+    pub async fn ended(&mut self) -> Result<(), LaneError> {
+        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(
+    options: LaneOptions,
+    stop: CancellationToken,
+    stage: watch::Sender<Stage>,
+) -> Result<(), LaneError> {
+    let outcome = claim_and_serve(&options, &stop, &stage).await;
+    stage.send_replace(Stage::Ended);
+    outcome
+}
+
+async fn claim_and_serve(
+    options: &LaneOptions,
+    stop: &CancellationToken,
+    stage: &watch::Sender<Stage>,
+) -> Result<(), LaneError> {
+    let identity = credentials::load(&*options.store, &options.space)?;
+    let name = format!("cotal-delivery {}", options.space);
+    let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
+        .tls(options.tls.clone());
+    let dialled = Connection::connect(connect.clone()).await;
+    let connection = dialled.map_err(broker("cannot connect"))?;
+    let conn_id = connection.conn_id();
+    let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
+    let (gate_keeper, gate) = gate::gate();
+    let (lease, keeper) = lease::lease(
+        &connection,
+        &options.space,
+        identity.principal.clone(),
+        incarnation.clone(),
+        gate_keeper,
+    );
+    let parts = Parts::new(options, &connection, connect, identity, incarnation, gate);
+    let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
+    connection.close(FINISH_WITHIN).await;
+    outcome
+}
+
+/// Runs the keeper beside the lane, and releases the lease last of all.
+async fn under_lease(
+    parts: &Parts,
+    mut lease: Lease,
+    keeper: Keeper,
+    stop: &CancellationToken,
+    stage: &watch::Sender<Stage>,
+) -> Result<(), LaneError> {
+    let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
+    let served = tokio::select! {
+        lost = &mut keeper.0 => return Ok(joined(lost)?),
+        served = async {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = lease.granted() => {}
+            }
+            stage.send_replace(Stage::Claimed);
+            parts.serve(&mut lease, stop, stage).await
+        } => served,
+    };
+    lease.release().await;
+    let released = joined((&mut keeper.0).await);
+    served.and(released.map_err(LaneError::from))
+}
+
+/// A task that does not outlive its owner.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn joined(ended: Result<Result<(), LeaseError>, JoinError>) -> Result<(), LeaseError> {
+    // A panic of the keeper is a defect of this process; its row expires by itself.
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
