@@ -82,7 +82,7 @@ impl Pump {
             let batch = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
-                    consumer.close().await;
+                    self.finish(consumer, &name).await;
                     return Ok(());
                 }
                 batch = consumer.next_batch(self.prefetch, WAIT) => batch,
@@ -97,6 +97,16 @@ impl Pump {
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => tracing::debug!(%error, "pulling anew"),
             }
+        }
+    }
+
+    /// Takes what the broker has handed over already, so that the ledger gives it back; left in the
+    /// connection's buffer it would be nobody's until its ack wait is over.
+    async fn finish(&self, mut consumer: PullConsumer, name: &str) {
+        let rest = consumer.next_batch(usize::MAX, Duration::ZERO).await;
+        consumer.close().await;
+        for delivery in rest.unwrap_or_default() {
+            self.admit(delivery, name).await;
         }
     }
 

@@ -16,7 +16,7 @@ async fn silent_rail(mesh: &Mesh) -> (Subscription, Subscription) {
     let daemon = mesh.connect(&mesh.creds(Profile::Delivery)).await;
     let control = daemon.subscribe(mesh.space().ctl_all(DELIVERY), Some(DELIVERY)).await;
     let probe = daemon.subscribe(mesh.space().live_all(DELIVERY), Some(DELIVERY)).await;
-    (control.unwrap(), probe.unwrap())
+    (control.expect("a rail"), probe.expect("a rail"))
 }
 
 #[tokio::test]

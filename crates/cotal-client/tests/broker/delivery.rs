@@ -1,13 +1,14 @@
 //! One delivery out of all copies, and whose ack it is.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cotal_client::{Draft, Source};
 use cotal_testkit::Mesh;
 
 use crate::support::{
-    channel, configure, endpoint, message, nothing, nothing_waits_for, post_raw, sender, stopped,
-    texts,
+    channel, configure, endpoint, message, message_within, nothing, nothing_waits_for, post_raw,
+    sender, stopped, texts,
 };
 
 #[tokio::test]
@@ -99,6 +100,34 @@ async fn agt_3_what_was_not_acked_comes_again_at_once_after_a_close() {
     assert_eq!(rest, expected);
     nothing(&second).await;
     stopped(daemon).await;
+}
+
+#[tokio::test]
+async fn what_was_pulled_ahead_and_never_read_is_not_lost_on_the_next_endpoint() {
+    let mesh = Mesh::start().await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &[], None).await,
+        mesh.add_agent("bob", &[], &[], None).await,
+    );
+    let first = endpoint(&mesh, &bob).await;
+    let (alice, to) = (sender(&mesh, &alice).await, first.principal().clone());
+    for n in 0..600 {
+        alice.dm(&to, Draft::text(format!("{n:03}"))).await.unwrap();
+    }
+    let read = texts(&first, 1).await;
+    first.close().await;
+    let second = endpoint(&mesh, &bob).await;
+    // What the broker sent in the very moment of the close waits for its ack wait of 60 s.
+    let patience = Duration::from_secs(90);
+    let mut rest = read;
+    while rest.len() < 600 {
+        let incoming = message_within(&second, patience).await;
+        rest.push(incoming.text());
+        incoming.ack().await.unwrap();
+    }
+    rest.sort();
+    let expected: Vec<_> = (0..600).map(|n| format!("{n:03}")).collect();
+    assert_eq!(rest, expected);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) const QUIET: Duration = Duration::from_millis(500);
 
 pub(crate) fn channel(text: &str) -> Channel {
-    Channel::parse(text).unwrap()
+    Channel::parse(text).expect("a channel")
 }
 
 pub(crate) fn options(url: &str, creds: &str) -> EndpointOptions {
@@ -38,7 +38,12 @@ pub(crate) async fn sender(mesh: &Mesh, creds: &str) -> Endpoint {
 
 /// The next message.
 pub(crate) async fn message(endpoint: &Endpoint) -> Incoming {
-    let next = timeout(SOON, endpoint.next_message()).await;
+    message_within(endpoint, SOON).await
+}
+
+/// The next message, for which a redelivery may have to be waited for.
+pub(crate) async fn message_within(endpoint: &Endpoint, patience: Duration) -> Incoming {
+    let next = timeout(patience, endpoint.next_message()).await;
     next.expect("a message in time").expect("an open endpoint")
 }
 
@@ -90,7 +95,7 @@ pub(crate) async fn post_raw(
     on: &str,
     body: &str,
 ) {
-    let from = cotal_client::Principal::new("local", from).unwrap();
+    let from = cotal_client::Principal::new("local", from).expect("a principal");
     let subject = mesh.space().chat(&from, &channel(on));
     let body = Bytes::copy_from_slice(body.as_bytes());
     let stored = connection.publish_confirmed(subject, None, body, None).await;
@@ -111,7 +116,8 @@ pub(crate) async fn chat(mesh: &Mesh) -> StreamState {
 
 /// The incarnation behind a credential.
 pub(crate) fn lifecycle(creds: &str) -> Lifecycle {
-    Creds::parse(creds).unwrap().claims.lifecycle().unwrap()
+    let creds = Creds::parse(creds).expect("a credential");
+    creds.claims.lifecycle().expect("an agent's credential")
 }
 
 /// Waits until the broker holds nothing that the agent has not acked.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use cotal_client::{
-    ConnectError, ControlError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
+    ConnectError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
     TlsMode,
 };
 use cotal_wire::Channel;
@@ -114,12 +114,6 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
         SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
     };
     Failure::new(exit, error.to_string()).into()
-}
-
-/// A control request that failed.
-pub fn not_answered(error: ControlError) -> anyhow::Error {
-    let message = error.to_string();
-    Failure::new(exit_of(&error.into()), message).into()
 }
 
 /// The code of a durable half that is missing.
