@@ -144,9 +144,10 @@ fn translate(event: Event) -> Option<ConnEvent> {
         Event::LameDuckMode => ConnEvent::LameDuck,
         Event::Draining => return None,
         Event::Closed => ConnEvent::Closed,
-        Event::SlowConsumer(sid) => ConnEvent::SlowConsumer(sid),
+        Event::SlowConsumer(sid) | Event::ServerError(ServerError::SlowConsumer(sid)) => {
+            ConnEvent::SlowConsumer(sid)
+        }
         Event::ServerError(ServerError::AuthorizationViolation) => ConnEvent::AuthViolation,
-        Event::ServerError(ServerError::SlowConsumer(sid)) => ConnEvent::SlowConsumer(sid),
         Event::ServerError(ServerError::Other(text)) => server_error(text),
         Event::ClientError(ClientError::Other(text)) => match text.as_str() {
             "authorization violation" => ConnEvent::AuthViolation,

@@ -115,10 +115,10 @@ impl Actor {
             match self.wake().await {
                 Event::Submitted(Some(submission)) => self.take_submissions(submission),
                 Event::Submitted(None) => self.open = false,
-                Event::Ack(Some(ack)) => self.on_acks(ack),
-                Event::Flow(Some(flow)) => self.on_flows(flow),
+                Event::Ack(Some(ack)) => self.on_acks(&ack),
+                Event::Flow(Some(flow)) => self.on_flows(&flow),
                 Event::Ack(None) | Event::Flow(None) => break,
-                Event::Denied(Some(denial)) => self.on_denial(denial),
+                Event::Denied(Some(denial)) => self.on_denial(&denial),
                 Event::Denied(None) => {}
                 Event::StateChanged => self.on_state(),
                 Event::Tick => self.on_tick(),
@@ -290,8 +290,8 @@ impl Actor {
         }
     }
 
-    fn on_acks(&mut self, first: Message) {
-        self.on_ack(&first);
+    fn on_acks(&mut self, first: &Message) {
+        self.on_ack(first);
         for _ in 0..DRAIN {
             let Some(Some(ack)) = self.acks.next().now_or_never() else {
                 return;
@@ -322,8 +322,8 @@ impl Actor {
         self.tickets.settle(entry.ticket, entry.index, outcome);
     }
 
-    fn on_flows(&mut self, first: Message) {
-        self.on_flow(&first);
+    fn on_flows(&mut self, first: &Message) {
+        self.on_flow(first);
         for _ in 0..DRAIN {
             let Some(Some(flow)) = self.flows.next().now_or_never() else {
                 return;
@@ -409,8 +409,8 @@ impl Actor {
         }
     }
 
-    fn on_denial(&mut self, denial: Denial) {
-        if !is_publish(&denial) {
+    fn on_denial(&mut self, denial: &Denial) {
+        if !is_publish(denial) {
             return;
         }
         let mut denied = Vec::new();
@@ -474,11 +474,6 @@ impl Actor {
     fn on_tick(&mut self) {
         let now = Instant::now();
         let overdue = now.checked_sub(self.options.ack_timeout);
-        let oldest = self
-            .fast
-            .front()
-            .and_then(FastBatch::oldest)
-            .min(self.singles.oldest());
         let singles = self
             .singles
             .oldest()
@@ -488,7 +483,7 @@ impl Actor {
             .iter()
             .any(|b| b.oldest().is_some_and(|sent| Some(sent) < overdue));
         if singles || fast {
-            tracing::debug!(?oldest, "writes unanswered, sending them again");
+            tracing::debug!("writes unanswered, sending them again");
             let entries = self.all_in_flight();
             self.requeue(entries);
         }
