@@ -3,7 +3,7 @@
 //! Invariant: a credential that is right is not touched, and a renewal never changes the identity
 //! it belongs to (CRD-7).
 
-use cotal_trust::{Minted, UserKey, mint_profile, mint_system_profile};
+use cotal_trust::{Minted, UserKey, mint_of_rotation, mint_profile};
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
 use cotal_wire::profile::{Profile, SystemProfile};
@@ -36,6 +36,9 @@ pub enum Reason {
     /// What was there is past half its life.
     #[error("the old one was past half its life")]
     Aged,
+    /// The other one of its pair was renewed.
+    #[error("its pair is rotated together")]
+    Rotated,
     /// What was there grants something else than its profile.
     #[error("the old one did not grant what its profile grants")]
     Outdated,
@@ -58,26 +61,56 @@ pub fn ensure_daemon_credentials(
     authority: &Authority,
     store: &dyn SecretStore,
 ) -> Result<Vec<Renewed>, ManagerError> {
-    let mut renewed = Vec::new();
+    let now = unix_seconds();
+    let mut found = Vec::new();
     for kind in DAEMON_CREDENTIALS {
         let key = SecretKey::new(authority.space(), kind.clone());
-        let stored = store.get(&key)?;
-        let have = stored.as_ref().map(|s| Creds::parse(s.expose()).ok());
-        let now = unix_seconds();
-        let Some(reason) = judge(authority, &kind, have.as_ref().map(Option::as_ref), now)? else {
-            continue;
-        };
-        let user = match have.flatten() {
+        let have = store.get(&key)?.map(|secret| Creds::parse(secret.expose()).ok());
+        let reason = judge(authority, &kind, have.as_ref().map(Option::as_ref), now)?;
+        found.push(Found { key, kind, creds: have.flatten(), reason });
+    }
+    rotate_together(&mut found);
+    let rotation = format!("{now}-{}", UserKey::generate().public_key());
+    let mut renewed = Vec::new();
+    for Found { key, kind, creds, reason } in found {
+        let Some(reason) = reason else { continue };
+        let user = match creds {
             Some(creds) if reason != Reason::Foreign => {
                 UserKey::from_seed(&Secret::new(creds.seed)).unwrap_or_else(|_| UserKey::generate())
             }
             _ => UserKey::generate(),
         };
-        let minted = mint(authority, &kind, &user, now)?;
+        let minted = mint(authority, &kind, &user, now, &rotation)?;
         store.put(&key, &minted.creds)?;
         renewed.push(Renewed { kind, reason });
     }
     Ok(renewed)
+}
+
+/// What the store has of one credential.
+struct Found {
+    key: SecretKey,
+    kind: SecretKind,
+    creds: Option<Creds>,
+    reason: Option<Reason>,
+}
+
+/// The `$SYS` pair is rotated together: a daemon refuses one of which a crash replaced only half
+/// (EVC-1).
+fn rotate_together(found: &mut [Found]) {
+    let is_of_pair = |found: &&mut Found| {
+        matches!(found.kind, SecretKind::MembershipObserver | SecretKind::ConnectionEvictor)
+    };
+    let mut pair: Vec<&mut Found> = found.iter_mut().filter(is_of_pair).collect();
+    let rotation = |found: &Found| {
+        found.creds.as_ref().and_then(|c| c.claims.tag("rotation").map(str::to_owned))
+    };
+    let torn = pair.windows(2).any(|two| rotation(two[0]) != rotation(two[1]));
+    if torn || pair.iter().any(|one| one.reason.is_some()) {
+        for one in &mut pair {
+            one.reason.get_or_insert(Reason::Rotated);
+        }
+    }
 }
 
 /// What is wrong with a stored credential, if anything.
@@ -155,6 +188,7 @@ fn mint(
     kind: &SecretKind,
     key: &UserKey,
     now: i64,
+    rotation: &str,
 ) -> Result<Minted, ManagerError> {
     Ok(match User::of(authority, kind, key)? {
         User::Space(profile) => {
@@ -163,7 +197,7 @@ fn mint(
         }
         User::System(profile) => {
             let (system, space) = (authority.trust().system(), authority.space());
-            mint_system_profile(system, key, &profile, Some(space), now)?
+            mint_of_rotation(system, key, &profile, space, now, rotation)?
         }
     })
 }
@@ -207,7 +241,7 @@ mod tests {
 
         let key = UserKey::from_seed(&Secret::new(&before.seed)).unwrap();
         let old = unix_seconds() - 13 * 3_600;
-        let aged = mint(&authority, &SecretKind::Delivery, &key, old).unwrap();
+        let aged = mint(&authority, &SecretKind::Delivery, &key, old, "r").unwrap();
         let at = SecretKey::new(authority.space(), SecretKind::Delivery);
         store.put(&at, &aged.creds).unwrap();
         let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
@@ -225,7 +259,7 @@ mod tests {
         ensure_daemon_credentials(&own, &store).unwrap();
         let at = SecretKey::new(own.space(), SecretKind::MembershipRw);
         let key = UserKey::generate();
-        let theirs = mint(&foreign, &at.kind, &key, unix_seconds()).unwrap().creds;
+        let theirs = mint(&foreign, &at.kind, &key, unix_seconds(), "r").unwrap().creds;
         let (account, profile) = (own.account(), Profile::Provisioner);
         let now = unix_seconds();
         let other = mint_profile(account, &key, &profile, now, Some(now + 86_400)).unwrap();

@@ -163,7 +163,9 @@ fn of_lane(error: &LaneError) -> Option<Exit> {
     match error {
         LaneError::Credential(CredentialError::Missing(_)) => Some(Exit::Absent),
         LaneError::Credential(
-            CredentialError::Malformed { .. } | CredentialError::Foreign { .. },
+            CredentialError::Malformed { .. }
+            | CredentialError::Foreign { .. }
+            | CredentialError::Torn(_),
         ) => Some(Exit::Denied),
         LaneError::Lease(LeaseError::Held { .. } | LeaseError::Taken { .. }) => {
             Some(Exit::Conflict)

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use cotal_client::{
-    ConnectError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
-    TlsMode,
+    ConnectError, Credential, Endpoint, EndpointOptions, SendError, Shortfall, TlsMode,
 };
 use cotal_wire::Channel;
 use cotal_wire::control::Code;
@@ -36,8 +35,8 @@ impl AgentArgs {
         tune: impl FnOnce(EndpointOptions) -> EndpointOptions,
     ) -> anyhow::Result<Endpoint> {
         let mut options = match &self.creds {
-            Some(file) => self.with_file(file, ctx)?,
-            None => self.from_root(ctx)?,
+            Some(file) => self.file_options(file, ctx)?,
+            None => self.root_options(ctx)?,
         };
         if let Some(name) = self.name.as_ref().filter(|name| !name.contains('.')) {
             options = options.name(name.as_str());
@@ -54,7 +53,7 @@ impl AgentArgs {
         }
     }
 
-    fn from_root(&self, ctx: &Context) -> anyhow::Result<EndpointOptions> {
+    fn root_options(&self, ctx: &Context) -> anyhow::Result<EndpointOptions> {
         let target = ctx.target(&self.mesh)?;
         let creds = target.agent_creds(self.name.as_deref().unwrap_or_default())?;
         let credential = Credential::Source(creds.into());
@@ -62,7 +61,7 @@ impl AgentArgs {
     }
 
     /// A creds file says by itself who and where; only the broker's address is missing.
-    fn with_file(&self, file: &PathBuf, ctx: &Context) -> anyhow::Result<EndpointOptions> {
+    fn file_options(&self, file: &PathBuf, ctx: &Context) -> anyhow::Result<EndpointOptions> {
         if let Some(server) = &self.mesh.server {
             let tls = if server.starts_with("tls://") {
                 TlsMode::Required { ca: None }
@@ -121,8 +120,8 @@ pub fn exit_of(why: &Shortfall) -> Exit {
     match why {
         Shortfall::NoDaemon => Exit::NotServing,
         Shortfall::Silent { .. } => Exit::TimedOut,
-        Shortfall::Denied { .. } => Exit::Denied,
-        Shortfall::Refused { code: Some(Code::Denied | Code::Retired), .. } => Exit::Denied,
+        Shortfall::Denied { .. }
+        | Shortfall::Refused { code: Some(Code::Denied | Code::Retired), .. } => Exit::Denied,
         Shortfall::Refused { code: Some(Code::NotProvisioned), .. } => Exit::Absent,
         Shortfall::Refused { code: Some(Code::NotReady | Code::Unavailable), .. } => {
             Exit::NotServing

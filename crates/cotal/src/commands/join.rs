@@ -63,6 +63,9 @@ fn as_json(state: &JoinState) -> serde_json::Value {
 }
 
 fn comment(state: &JoinState, ctx: &Context) {
+    if matches!(state.live, Live::Refused(_)) {
+        return;
+    }
     match &state.backstop {
         Backstop::Durable { .. } => {}
         Backstop::Unestablished(why) => ctx.out.warn(format_args!(
