@@ -23,6 +23,12 @@ pub enum CredentialError {
         /// What is wrong.
         source: CredsError,
     },
+    /// The `$SYS` pair is of two rotations.
+    #[error(
+        "the observer and the evictor of {0} are of different rotations: one was replaced without \
+         the other; run `cotal up` to rotate both"
+    )]
+    Torn(Space),
     /// The credential is for something else.
     #[error("the {key} credential is not for {space}: {why}")]
     Foreign {
@@ -130,5 +136,20 @@ fn check_observer(
     account: &str,
 ) -> Result<(), CredentialError> {
     let observer = read(store, space, SecretKind::MembershipObserver)?;
-    if observes(&observer, account) { Ok(()) } else { Err(other_account(space)) }
+    if !observes(&observer, account) {
+        return Err(other_account(space));
+    }
+    // An absent evictor keeps the deny-new-only posture (EVC-2).
+    let evictor = match read(store, space, SecretKind::ConnectionEvictor) {
+        Ok(evictor) => evictor,
+        Err(CredentialError::Missing(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let rotation = |creds: &Creds| creds.claims.tag("rotation").map(str::to_owned);
+    let same = rotation(&observer) == rotation(&evictor);
+    if same && observer.claims.account == evictor.claims.account {
+        Ok(())
+    } else {
+        Err(CredentialError::Torn(space.clone()))
+    }
 }

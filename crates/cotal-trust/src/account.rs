@@ -23,10 +23,7 @@ impl AccountKeys {
     /// A fresh account.
     #[must_use]
     pub fn generate(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            pair: KeyPair::new_account(),
-        }
+        Self { name: name.into(), pair: KeyPair::new_account() }
     }
 
     pub(crate) fn from_seed(name: impl Into<String>, seed: &str) -> Result<Self, String> {
@@ -34,10 +31,7 @@ impl AccountKeys {
         if pair.key_pair_type() != KeyPairType::Account {
             return Err("its seed is not an account's".to_owned());
         }
-        Ok(Self {
-            name: name.into(),
-            pair,
-        })
+        Ok(Self { name: name.into(), pair })
     }
 
     /// The account's name.

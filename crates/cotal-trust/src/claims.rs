@@ -18,11 +18,7 @@ pub(crate) struct Operator<'a> {
 
 impl<'a> Operator<'a> {
     pub(crate) fn new(system_account: &'a str) -> Self {
-        Self {
-            system_account,
-            r#type: "operator",
-            version: VERSION,
-        }
+        Self { system_account, r#type: "operator", version: VERSION }
     }
 }
 
@@ -58,10 +54,7 @@ impl<'a> Account<'a> {
                     max_ack_pending: UNLIMITED,
                 }),
             },
-            default_permissions: EmptyPermissions {
-                publish: Empty {},
-                subscribe: Empty {},
-            },
+            default_permissions: EmptyPermissions { publish: Empty {}, subscribe: Empty {} },
             revocations,
             r#type: "account",
             version: VERSION,
@@ -147,14 +140,8 @@ impl<'a> Permission<'a> {
     fn new(allow: &'a [String], deny: &'a [String]) -> Self {
         let texts = |list: &'a [String]| list.iter().map(String::as_str).collect();
         if allow.is_empty() {
-            return Self {
-                allow: Vec::new(),
-                deny: vec![ALL],
-            };
+            return Self { allow: Vec::new(), deny: vec![ALL] };
         }
-        Self {
-            allow: texts(allow),
-            deny: texts(deny),
-        }
+        Self { allow: texts(allow), deny: texts(deny) }
     }
 }

@@ -45,9 +45,37 @@ pub fn mint_system_profile(
     space: Option<&Space>,
     issued_at: i64,
 ) -> Result<Minted, MintError> {
+    mint_system(system, key, profile, space, issued_at, None)
+}
+
+/// The same for one of a pair that is rotated together: both carry the tag `rotation:<id>`, so that a
+/// rotation that was cut in the middle is seen (EVC-1).
+///
+/// # Errors
+/// As [`mint_user`].
+pub fn mint_of_rotation(
+    system: &AccountKeys,
+    key: &UserKey,
+    profile: &SystemProfile,
+    space: &Space,
+    issued_at: i64,
+    rotation: &str,
+) -> Result<Minted, MintError> {
+    mint_system(system, key, profile, Some(space), issued_at, Some(rotation))
+}
+
+fn mint_system(
+    system: &AccountKeys,
+    key: &UserKey,
+    profile: &SystemProfile,
+    space: Option<&Space>,
+    issued_at: i64,
+    rotation: Option<&str>,
+) -> Result<Minted, MintError> {
     let conn = key.conn_id()?;
     let mut tags = identity_tags(&key.principal()?);
     tags.extend(space.map(|space| format!("space:{space}")));
+    tags.extend(rotation.map(|rotation| format!("rotation:{rotation}")));
     let spec = UserSpec {
         name: profile.name(),
         key,
@@ -80,9 +108,5 @@ fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
 
 fn identity_tags(principal: &Principal) -> Vec<String> {
     let (owner, actor) = (principal.owner(), principal.actor());
-    vec![
-        format!("owner:{owner}"),
-        format!("actor:{actor}"),
-        format!("principal:{principal}"),
-    ]
+    vec![format!("owner:{owner}"), format!("actor:{actor}"), format!("principal:{principal}")]
 }

@@ -61,23 +61,13 @@ impl Trust {
         let _held = lock(root)?;
         if files::read(&root.operator_seed())?.is_none() {
             refuse_if_lost(root, &root.operator_seed(), &[root.system_file()])?;
-            let seed = KeyPair::new_operator()
-                .seed()
-                .map_err(crate::MintError::from)?;
+            let seed = KeyPair::new_operator().seed().map_err(crate::MintError::from)?;
             create(&root.operator_seed(), &format!("{seed}\n"))?;
         }
         if files::read(&root.system_file())?.is_none() {
             refuse_if_lost(root, &root.system_file(), &[])?;
-            let seed = KeyPair::new_account()
-                .seed()
-                .map_err(crate::MintError::from)?;
-            create(
-                &root.system_file(),
-                &encode(&SystemFile {
-                    seed,
-                    issued_at: now,
-                })?,
-            )?;
+            let seed = KeyPair::new_account().seed().map_err(crate::MintError::from)?;
+            create(&root.system_file(), &encode(&SystemFile { seed, issued_at: now })?)?;
         }
         Self::open(root)
     }
@@ -97,13 +87,7 @@ impl Trust {
         let system = AccountKeys::from_seed(SYSTEM_NAME, &file.seed).map_err(malformed(&path))?;
         let system_jwt = system.sign_account(&operator, false, &BTreeMap::new(), file.issued_at)?;
         let operator_jwt = sign_operator(&operator, &system.public_key(), file.issued_at)?;
-        Ok(Self {
-            root: root.clone(),
-            operator,
-            system,
-            operator_jwt,
-            system_jwt,
-        })
+        Ok(Self { root: root.clone(), operator, system, operator_jwt, system_jwt })
     }
 
     /// The operator JWT, which the broker's configuration holds; it names the system account.
@@ -130,11 +114,7 @@ impl Trust {
     /// When an account's file is malformed or unreadable.
     pub fn preload(&self) -> Result<Vec<(String, String)>, TrustError> {
         let mut all = vec![(self.system.public_key(), self.system_jwt.clone())];
-        all.extend(
-            self.accounts()?
-                .into_iter()
-                .map(|a| (a.public_key(), a.jwt)),
-        );
+        all.extend(self.accounts()?.into_iter().map(|a| (a.public_key(), a.jwt)));
         Ok(all)
     }
 
@@ -150,12 +130,7 @@ impl Trust {
         let keys = AccountKeys::generate(space.as_str());
         let seed = keys.key_pair().seed().map_err(crate::MintError::from)?;
         let (space, revocations) = (space.clone(), BTreeMap::new());
-        let file = AccountFile {
-            space,
-            seed,
-            issued_at: now,
-            revocations,
-        };
+        let file = AccountFile { space, seed, issued_at: now, revocations };
         let path = self.root.account_file(&Segment::from(&file.space));
         create(&path, &encode(&file)?)?;
         self.account(&path, file)
@@ -172,10 +147,7 @@ impl Trust {
         };
         let file: AccountFile = decode(&path, &text)?;
         if file.space != *space {
-            return Err(malformed(&path)(format!(
-                "it is the account of space {}",
-                file.space
-            )));
+            return Err(malformed(&path)(format!("it is the account of space {}", file.space)));
         }
         self.account(&path, file).map(Some)
     }
@@ -210,11 +182,7 @@ impl Trust {
         let path = self.root.account_file(&Segment::from(space));
         let text = files::read(&path)?.ok_or_else(|| TrustError::NoAccount(space.clone()))?;
         let mut file: AccountFile = decode(&path, &text)?;
-        if file
-            .revocations
-            .get(user.as_str())
-            .is_some_and(|until| *until >= at)
-        {
+        if file.revocations.get(user.as_str()).is_some_and(|until| *until >= at) {
             return self.account(&path, file);
         }
         file.revocations.insert(user.as_str().to_owned(), at);
@@ -225,20 +193,10 @@ impl Trust {
     }
 
     fn account(&self, path: &Path, file: AccountFile) -> Result<SpaceAccount, TrustError> {
-        let AccountFile {
-            space,
-            seed,
-            issued_at,
-            revocations,
-        } = file;
+        let AccountFile { space, seed, issued_at, revocations } = file;
         let keys = AccountKeys::from_seed(space.as_str(), &seed).map_err(malformed(path))?;
         let jwt = keys.sign_account(&self.operator, true, &revocations, issued_at)?;
-        Ok(SpaceAccount {
-            space,
-            keys,
-            revocations,
-            jwt,
-        })
+        Ok(SpaceAccount { space, keys, revocations, jwt })
     }
 }
 
@@ -285,10 +243,9 @@ fn lock(root: &Root) -> Result<FileLock, TrustError> {
 fn refuse_if_lost(root: &Root, missing: &Path, later: &[PathBuf]) -> Result<(), TrustError> {
     let accounts = account_files(root)?;
     match later.iter().chain(&accounts).find(|path| path.exists()) {
-        Some(witness) => Err(TrustError::Lost {
-            missing: missing.to_owned(),
-            witness: witness.clone(),
-        }),
+        Some(witness) => {
+            Err(TrustError::Lost { missing: missing.to_owned(), witness: witness.clone() })
+        }
         None => Ok(()),
     }
 }
@@ -296,11 +253,7 @@ fn refuse_if_lost(root: &Root, missing: &Path, later: &[PathBuf]) -> Result<(), 
 /// The `account.json` of every space directory, sorted.
 fn account_files(root: &Root) -> Result<Vec<PathBuf>, TrustError> {
     let dir = root.auth_dir();
-    let failed = |source| FileError::Io {
-        operation: "list",
-        path: dir.clone(),
-        source,
-    };
+    let failed = |source| FileError::Io { operation: "list", path: dir.clone(), source };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path().join("account.json");
@@ -418,32 +371,18 @@ mod tests {
         let same = trust.revoke(&alpha(), &bob, 90, 500).unwrap();
         assert_eq!(first.jwt(), same.jwt());
         let second = trust.revoke(&alpha(), &eve, 100, 100).unwrap();
-        let kept = Trust::open(&root)
-            .unwrap()
-            .find_account(&alpha())
-            .unwrap()
-            .unwrap();
+        let kept = Trust::open(&root).unwrap().find_account(&alpha()).unwrap().unwrap();
         assert_eq!(kept.jwt(), second.jwt());
         assert_eq!(kept.revocations().len(), 2);
-        assert_eq!(
-            (issued_at(first.jwt()), issued_at(second.jwt())),
-            (101, 102)
-        );
+        assert_eq!((issued_at(first.jwt()), issued_at(second.jwt())), (101, 102));
         let beta = Space::parse("beta").unwrap();
-        assert!(matches!(
-            trust.revoke(&beta, &bob, 1, 1),
-            Err(TrustError::NoAccount(_))
-        ));
+        assert!(matches!(trust.revoke(&beta, &bob, 1, 1), Err(TrustError::NoAccount(_))));
     }
 
     fn issued_at(jwt: &str) -> i64 {
         let body = jwt.split('.').nth(1).unwrap();
-        let json = data_encoding::BASE64URL_NOPAD
-            .decode(body.as_bytes())
-            .unwrap();
-        serde_json::from_slice::<serde_json::Value>(&json).unwrap()["iat"]
-            .as_i64()
-            .unwrap()
+        let json = data_encoding::BASE64URL_NOPAD.decode(body.as_bytes()).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&json).unwrap()["iat"].as_i64().unwrap()
     }
 
     #[test]
@@ -453,26 +392,17 @@ mod tests {
         let account = trust.space_account(&alpha(), 100).unwrap();
         let shown = format!("{trust:?} {account:?}");
         let account_file = root.account_file(&Segment::from(&alpha()));
-        for path in [
-            root.operator_seed(),
-            root.system_file(),
-            account_file.clone(),
-        ] {
+        for path in [root.operator_seed(), root.system_file(), account_file.clone()] {
             let mode = |p: &Path| p.metadata().unwrap().permissions().mode() & 0o777;
             assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
             let text = std::fs::read_to_string(&path).unwrap();
-            let seed = text
-                .split(['"', '\n'])
-                .find(|t| t.len() == 58 && t.starts_with('S'));
+            let seed = text.split(['"', '\n']).find(|t| t.len() == 58 && t.starts_with('S'));
             assert!(!shown.contains(seed.unwrap()), "{shown}");
         }
         let text = std::fs::read_to_string(&account_file).unwrap();
         std::fs::write(&account_file, text.replace("issuedAt", "SAHIDDEN")).unwrap();
         let error = trust.find_account(&alpha()).unwrap_err();
-        assert!(
-            !format!("{error} {error:?}").contains("SAHIDDEN"),
-            "{error}"
-        );
+        assert!(!format!("{error} {error:?}").contains("SAHIDDEN"), "{error}");
     }
 
     #[test]
@@ -485,10 +415,7 @@ mod tests {
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         std::fs::copy(root.account_file(&Segment::from(&alpha())), &path).unwrap();
         let error = trust.space_account(&beta, 100).unwrap_err();
-        assert!(
-            error.to_string().contains("account of space alpha"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("account of space alpha"), "{error}");
 
         std::fs::write(root.operator_seed(), KeyPair::new_user().seed().unwrap()).unwrap();
         let error = Trust::open(&root).unwrap_err();

@@ -101,9 +101,7 @@ pub struct Minted {
 
 impl fmt::Debug for Minted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Minted")
-            .field("public_key", &self.public_key)
-            .finish_non_exhaustive()
+        f.debug_struct("Minted").field("public_key", &self.public_key).finish_non_exhaustive()
     }
 }
 
@@ -135,11 +133,7 @@ pub fn mint_user(account: &AccountKeys, spec: &UserSpec<'_>) -> Result<Minted, M
     let jwt = sign(envelope, account.key_pair())?;
     check_connect_line(&jwt)?;
     let creds = Secret::new(Creds::render(&jwt, &spec.key.0.seed()?));
-    Ok(Minted {
-        public_key,
-        jwt,
-        creds,
-    })
+    Ok(Minted { public_key, jwt, creds })
 }
 
 /// Whether a CONNECT line with this JWT is one that the broker reads.
@@ -149,10 +143,7 @@ pub fn mint_user(account: &AccountKeys, spec: &UserSpec<'_>) -> Result<Minted, M
 pub fn check_connect_line(jwt: &str) -> Result<(), MintError> {
     let limit = MAX_CONTROL_LINE - CONNECT_HEADROOM;
     if jwt.len() > limit {
-        return Err(MintError::TooLarge {
-            bytes: jwt.len(),
-            limit,
-        });
+        return Err(MintError::TooLarge { bytes: jwt.len(), limit });
     }
     Ok(())
 }
@@ -174,12 +165,8 @@ mod tests {
 
     fn claims_of(minted: &Minted) -> serde_json::Value {
         let body = minted.jwt.split('.').nth(1).unwrap();
-        serde_json::from_slice(
-            &data_encoding::BASE64URL_NOPAD
-                .decode(body.as_bytes())
-                .unwrap(),
-        )
-        .unwrap()
+        serde_json::from_slice(&data_encoding::BASE64URL_NOPAD.decode(body.as_bytes()).unwrap())
+            .unwrap()
     }
 
     #[test]
@@ -190,10 +177,7 @@ mod tests {
         assert_eq!(creds.jwt, minted.jwt);
         assert_eq!(creds.claims.subject.as_str(), key.public_key());
         assert_eq!(creds.claims.account, account.public_key());
-        assert_eq!(
-            (creds.claims.issued_at, creds.claims.expires_at),
-            (100, Some(200))
-        );
+        assert_eq!((creds.claims.issued_at, creds.claims.expires_at), (100, Some(200)));
         assert_eq!(creds.claims.tags, ["principal:local.Bob"]);
         let again = UserKey::from_seed(&Secret::new(creds.seed)).unwrap();
         assert_eq!(again.public_key(), key.public_key());
@@ -205,19 +189,10 @@ mod tests {
         let (account, key) = (AccountKeys::generate("alpha"), UserKey::generate());
         let claims = claims_of(&mint_user(&account, &spec(&key)).unwrap());
         let denied = serde_json::json!({"deny": [">"]});
-        assert_eq!(
-            (&claims["nats"]["pub"], &claims["nats"]["sub"]),
-            (&denied, &denied)
-        );
+        assert_eq!((&claims["nats"]["pub"], &claims["nats"]["sub"]), (&denied, &denied));
 
-        let only_denies = Permissions {
-            pub_deny: vec!["a".to_owned()],
-            ..Permissions::default()
-        };
-        let spec = UserSpec {
-            permissions: only_denies,
-            ..spec(&key)
-        };
+        let only_denies = Permissions { pub_deny: vec!["a".to_owned()], ..Permissions::default() };
+        let spec = UserSpec { permissions: only_denies, ..spec(&key) };
         let claims = claims_of(&mint_user(&account, &spec).unwrap());
         assert_eq!(claims["nats"]["pub"], denied);
     }
@@ -225,22 +200,11 @@ mod tests {
     #[test]
     fn a_credential_that_is_dead_or_too_large_is_refused() {
         let (account, key) = (AccountKeys::generate("alpha"), UserKey::generate());
-        let dead = UserSpec {
-            expires_at: Some(100),
-            ..spec(&key)
-        };
-        assert!(matches!(
-            mint_user(&account, &dead),
-            Err(MintError::AlreadyExpired { .. })
-        ));
-        let many = (0..3_000)
-            .map(|n| format!("cotal.alpha.chat.*.*.channel{n}"))
-            .collect();
+        let dead = UserSpec { expires_at: Some(100), ..spec(&key) };
+        assert!(matches!(mint_user(&account, &dead), Err(MintError::AlreadyExpired { .. })));
+        let many = (0..3_000).map(|n| format!("cotal.alpha.chat.*.*.channel{n}")).collect();
         let large = UserSpec {
-            permissions: Permissions {
-                sub_allow: many,
-                ..Permissions::default()
-            },
+            permissions: Permissions { sub_allow: many, ..Permissions::default() },
             ..spec(&key)
         };
         let error = mint_user(&account, &large).unwrap_err();
@@ -251,19 +215,13 @@ mod tests {
     fn seeds_of_another_kind_are_refused_and_none_is_shown() {
         let account = KeyPair::new_account();
         let seed = Secret::new(account.seed().unwrap());
-        assert!(matches!(
-            UserKey::from_seed(&seed),
-            Err(MintError::NotAUserSeed(_))
-        ));
+        assert!(matches!(UserKey::from_seed(&seed), Err(MintError::NotAUserSeed(_))));
         assert!(UserKey::from_seed(&Secret::new("garbage")).is_err());
         let (account, key) = (AccountKeys::generate("alpha"), UserKey::generate());
         let minted = mint_user(&account, &spec(&key)).unwrap();
         let shown = format!("{account:?} {key:?} {minted:?} {:?}", spec(&key));
         assert!(!shown.contains(&key.0.seed().unwrap()), "{shown}");
-        assert!(
-            !shown.contains(&account.key_pair().seed().unwrap()),
-            "{shown}"
-        );
+        assert!(!shown.contains(&account.key_pair().seed().unwrap()), "{shown}");
         assert!(!shown.contains(&minted.jwt), "{shown}");
     }
 }
