@@ -73,7 +73,7 @@ pub(crate) struct Ledger<T> {
     next_ticket: u64,
     shut: bool,
     /// What is to be given back once nothing is pulled any more.
-    returned: Vec<T>,
+    returned: Vec<Owed<T>>,
 }
 
 impl<T> Ledger<T> {
@@ -92,7 +92,7 @@ impl<T> Ledger<T> {
     /// Judges one copy; `owed` is there when the broker wants an ack for it.
     pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>) -> Verdict<T> {
         if self.shut {
-            self.returned.extend(owed.map(|owed| owed.token));
+            self.returned.extend(owed);
             return Verdict::Hold;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -163,14 +163,16 @@ impl<T> Ledger<T> {
         self.closed.clear();
         for entry in std::mem::take(&mut self.entries).into_values() {
             if let State::Open(held) = entry.state {
-                self.returned.extend(held.into_iter().map(|owed| owed.token));
+                self.returned.extend(held);
             }
         }
     }
 
-    /// Every copy that the broker may send to somebody else now.
+    /// Every copy that the broker may send to somebody else now, in the order in which it has them.
     pub(crate) fn take_returned(&mut self) -> Vec<T> {
-        std::mem::take(&mut self.returned)
+        let mut returned = std::mem::take(&mut self.returned);
+        returned.sort_by_key(|owed| owed.seq);
+        returned.into_iter().map(|owed| owed.token).collect()
     }
 }
 
@@ -280,11 +282,12 @@ mod tests {
     #[test]
     fn a_shut_ledger_gives_everything_back() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), owed(1, "x")));
+        let claim = surfaced(ledger.offer(key("a"), owed(2, "y")));
+        surfaced(ledger.offer(key("z"), owed(1, "x")));
         ledger.shut();
         assert_eq!(ledger.ack(&claim), None);
-        assert_eq!(ledger.offer(key("b"), owed(2, "y")), Verdict::Hold);
+        assert_eq!(ledger.offer(key("b"), owed(3, "z")), Verdict::Hold);
         assert_eq!(ledger.offer(key("c"), None), Verdict::Hold);
-        assert_eq!(ledger.take_returned(), ["x", "y"]);
+        assert_eq!(ledger.take_returned(), ["x", "y", "z"]);
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cotal_client::{Draft, Source};
+use cotal_client::{Draft, Notice, Source};
 use cotal_testkit::Mesh;
 
 use crate::support::{
-    channel, configure, endpoint, message, message_within, nothing, nothing_waits_for, post_raw,
-    sender, stopped, texts,
+    channel, configure, endpoint, message, message_within, nothing, nothing_waits_for, notice,
+    post_raw, sender, stopped, texts,
 };
 
 #[tokio::test]
@@ -128,6 +128,28 @@ async fn what_was_pulled_ahead_and_never_read_is_not_lost_on_the_next_endpoint()
     rest.sort();
     let expected: Vec<_> = (0..600).map(|n| format!("{n:03}")).collect();
     assert_eq!(rest, expected);
+}
+
+#[tokio::test]
+async fn an_endpoint_outlives_its_broker_and_reads_on() {
+    let mut mesh = Mesh::start().await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &["team.a"], None).await,
+        mesh.add_agent("bob", &["team.a"], &[], None).await,
+    );
+    let (alice, bob) = (sender(&mesh, &alice).await, endpoint(&mesh, &bob).await);
+    bob.join(&channel("team.a")).await;
+    alice.dm(bob.principal(), "before").await.unwrap();
+    assert_eq!(texts(&bob, 1).await, ["before"]);
+    mesh.kill_broker().await;
+    notice(&bob, |n| *n == Notice::Disconnected).await;
+    mesh.restart_broker().await;
+    notice(&bob, |n| *n == Notice::Reconnected).await;
+    notice(&alice, |n| *n == Notice::Reconnected).await;
+    alice.post(&channel("team.a"), "live again").await.unwrap();
+    assert_eq!(texts(&bob, 1).await, ["live again"]);
+    alice.dm(bob.principal(), "after").await.unwrap();
+    assert_eq!(texts(&bob, 1).await, ["after"]);
 }
 
 #[tokio::test]
