@@ -140,9 +140,10 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
     match error {
         ManagerError::Name(_) | ManagerError::Wider { .. } => Some(Exit::Usage),
         ManagerError::NoSuchAgent(_) | ManagerError::KeyUnknown(_) => Some(Exit::Absent),
-        ManagerError::Retiring(_) | ManagerError::Busy(_) => Some(Exit::Conflict),
         ManagerError::RailSilent { .. } => Some(Exit::NotServing),
-        ManagerError::NameTaken { .. }
+        ManagerError::Retiring(_)
+        | ManagerError::Busy(_)
+        | ManagerError::NameTaken { .. }
         | ManagerError::Ambiguous { .. }
         | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {

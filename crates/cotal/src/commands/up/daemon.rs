@@ -1,5 +1,6 @@
 //! The delivery daemon of a space, as `up` starts it and proves it (LIF-6).
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cotal_manager::launch::{DaemonLaunch, Started, running_daemon};
@@ -61,12 +62,20 @@ async fn started(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Exit
 /// How the daemon of a space is started.
 pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<DaemonLaunch> {
     Ok(DaemonLaunch {
-        program: std::env::current_exe()?,
+        program: own_program()?,
         root: up.root.clone(),
         space: space.clone(),
         server: up.address.url.clone(),
         log_format: up.log_format.as_str().to_owned(),
     })
+}
+
+/// This binary. The kernel marks the path of one that was replaced while it runs; what stands there
+/// now is its successor, and a daemon is better started from that.
+fn own_program() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Ok(replaced.map_or_else(|| path.clone(), PathBuf::from))
 }
 
 fn serving(up: &Up<'_>, space: &Space, pid: u32) {

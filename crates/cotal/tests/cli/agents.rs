@@ -1,0 +1,61 @@
+//! Agents, channels and members on the command line.
+
+use serde_json::json;
+
+use crate::site::Site;
+
+#[test]
+fn an_agent_is_added_once_and_listed() {
+    let site = Site::up();
+    let add = ["agent", "add", "Bob", "--read", "team.>", "ops.*", "--post", "team.backend"];
+    let run = site.run(&add).ok();
+    let creds = site.path("main/agents/local.bob.creds");
+    assert_eq!(run.out.trim(), creds.to_str().unwrap());
+    site.run(&add).ok().says("already");
+    site.run(&["agent", "add", "BOB", "--read", "team.>"]).ends(8).says("nothing was changed");
+    let wanted = json!([{
+        "principal": "local.bob", "name": "Bob", "present": false, "role": null,
+        "read": ["team.>", "ops.*"], "post": ["team.backend"],
+    }]);
+    assert_eq!(site.json(&["agent", "list", "--json"]), wanted);
+    let table = site.run(&["agent", "list"]).ok();
+    assert_eq!(table.out.lines().count(), 2, "{table:?}");
+}
+
+#[test]
+fn channels_are_set_by_setting_and_listed_with_their_class() {
+    let site = Site::up();
+    site.run(&["channel", "set", "team.a", "--description", "Work"]).ok();
+    site.run(&["channel", "set", "team.a", "--class", "live"]).ok();
+    site.run(&["channel", "set", "team.b", "--replay", "true"]).ok();
+    let list = site.json(&["channel", "list", "--json"]);
+    assert_eq!(list["channels"][0]["config"]["description"], "Work");
+    assert_eq!(list["channels"][0]["class"], "live");
+    assert_eq!(list["channels"][1]["class"], "durable");
+    site.run(&["channel", "set", "--defaults", "--class", "live"]).ok();
+    let list = site.json(&["channel", "list", "--json"]);
+    assert_eq!(list["channels"][1]["class"], "live");
+    site.run(&["channel", "set", "team.a"]).ends(2);
+    site.run(&["channel", "set", "a.>", "--class", "live"]).ends(2);
+}
+
+#[test]
+fn members_are_listed_by_name_and_never_by_incarnation() {
+    let site = Site::up();
+    site.run(&["agent", "add", "Bob", "--read", "team.>", "--post", "team.>"]).ok();
+    assert_eq!(site.json(&["members", "team.a", "--json"]), json!([]));
+    site.run(&["join", "team.a", "--as", "bob"]).ok();
+    let members = site.json(&["members", "team.a", "--json"]);
+    let bob = &members[0];
+    assert_eq!((&bob["name"], &bob["principal"]), (&json!("Bob"), &json!("local.bob")));
+    assert_eq!((&bob["activated"], &bob["leaveCursor"]), (&json!(true), &json!(null)));
+    let creds = std::fs::read_to_string(site.path("main/agents/local.bob.creds")).unwrap();
+    let uid = cotal_wire::creds::Creds::parse(&creds).unwrap().claims.lifecycle().unwrap().uid;
+    for args in [&["members", "team.a", "--json"][..], &["agent", "list", "--json"], &["status"]] {
+        assert!(!site.run(args).out.contains(uid.as_str()), "{args:?} shows a uid");
+    }
+    site.run(&["leave", "team.a", "--as", "bob"]).ok();
+    assert_eq!(site.json(&["members", "team.a", "--json"]), json!([]));
+    let all = site.json(&["members", "team.a", "--all", "--json"]);
+    assert_eq!(all.as_array().unwrap().len(), 1);
+}

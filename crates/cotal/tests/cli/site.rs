@@ -1,0 +1,141 @@
+//! A root of one test, and the binary run on it.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use cotal_testkit::broker_binary;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory with a root and a registry; dropping it takes the mesh down.
+pub struct Site {
+    dir: TempDir,
+}
+
+/// How a run of the binary ended.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("root")).unwrap();
+        Self { dir }
+    }
+
+    /// A site whose mesh is up, left running.
+    pub fn up() -> Self {
+        let site = Self::new();
+        site.run(&["up", "--detach", "--server-port", "0"]).ok();
+        site
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("root").canonicalize().unwrap()
+    }
+
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.root().join(".cotal").join(below)
+    }
+
+    pub fn read(&self, below: &str) -> String {
+        std::fs::read_to_string(self.path(below)).unwrap_or_default()
+    }
+
+    /// The binary, in the root, knowing nothing of whoever runs the tests.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cotal"));
+        command
+            .args(args)
+            .current_dir(self.root())
+            .env_remove("COTAL_SPACE")
+            .env_remove("COTAL_LOG")
+            .env_remove("COTAL_LOG_FORMAT")
+            .env("COTAL_NATS_SERVER", broker_binary().path)
+            .env("XDG_CONFIG_HOME", self.dir.path().join("config"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Run {
+        Run::of(self.command(args).output().unwrap())
+    }
+
+    /// Runs a listing and reads its JSON.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let run = self.run(args);
+        serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {run:?}"))
+    }
+
+    /// The process id in a record below `.cotal`.
+    pub fn pid(&self, below: &str) -> u32 {
+        let text = self.read(below);
+        text.trim().parse().unwrap_or_else(|e| panic!("{below}: {e}: {text:?}"))
+    }
+
+    pub fn daemon(&self) -> u32 {
+        self.pid("delivery.main.pid")
+    }
+
+    pub fn broker(&self) -> u32 {
+        self.pid("broker/nats-server.pid")
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // A test that failed must not leave processes behind.
+        let _ = self.command(&["down"]).output();
+    }
+}
+
+impl Run {
+    pub fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        self.ends(0)
+    }
+
+    #[track_caller]
+    pub fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn says(self, text: &str) -> Self {
+        assert!(self.err.contains(text), "{text:?} is not in {self:?}");
+        self
+    }
+}
+
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Waits until `look` holds; the processes of a site tell no events to a test.
+#[track_caller]
+pub fn wait_until(what: &str, look: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !look() {
+        assert!(std::time::Instant::now() < deadline, "not within 30 s: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    cotal_workspace::process::is_alive(pid)
+}
