@@ -15,8 +15,11 @@ use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
 use cotal_wire::{Lifecycle, Principal, Space};
 use serde::Serialize;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use tracing::warn;
 
 use crate::counters::Counters;
 use crate::rail::{Rail, args, done, unknown};
@@ -25,6 +28,9 @@ use crate::renewal::{Proved, Renewal};
 use crate::returned::Returned;
 use crate::scan::{ScanError, Scanner};
 use crate::view::View;
+
+/// Requests that wait for their turn; a caller of one beyond it times out and asks again.
+const QUEUE: usize = 1_024;
 
 /// Everything the service needs.
 pub(crate) struct Admin {
@@ -47,22 +53,31 @@ impl Admin {
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let mut inventories = JoinSet::new();
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let mut working = JoinSet::new();
+        working.spawn(Arc::clone(&service).answer_in_order(queued));
         loop {
             let message = tokio::select! {
                 () = stop.cancelled() => break,
-                Some(_) = inventories.join_next(), if !inventories.is_empty() => continue,
+                Some(_) = working.join_next(), if working.len() > 1 => continue,
                 message = requests.next() => message?,
             };
             if is_inventory(&message) {
                 let service = Arc::clone(&service);
-                inventories.spawn(async move { service.answer(&message).await });
-            } else {
-                service.answer(&message).await;
+                working.spawn(async move { service.answer(&message).await });
+            } else if queue.try_send(message).is_err() {
+                warn!(space = %service.rail.space, "too many admin requests wait; one is dropped");
             }
         }
-        while inventories.join_next().await.is_some() {}
+        drop(queue);
+        while working.join_next().await.is_some() {}
         Ok(())
+    }
+
+    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Message>) {
+        while let Some(message) = queued.recv().await {
+            self.answer(&message).await;
+        }
     }
 
     async fn answer(&self, message: &Message) {

@@ -1,0 +1,80 @@
+//! The store's cap: an unread copy that it takes is a miss that is seen (`wire.md` §3).
+
+use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
+use cotal_wire::control::DeliveryStatus;
+use cotal_wire::names::{FANOUT, READER};
+
+const TEAM: &str = "team.backend";
+
+async fn post(alice: &Peer, prefix: &str, count: usize) {
+    for n in 0..count {
+        alice.post(TEAM, &format!("{prefix}{n}"), &[]).await;
+    }
+}
+
+async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
+    let of = |status: &DeliveryStatus| {
+        let found = status.missed.iter().find(|m| m.member.actor() == name);
+        found.map_or(0, |m| m.missed)
+    };
+    let what = format!("{count} misses of {name}");
+    eventually(&what, || supervisor.status(), |status| of(status) >= count).await;
+    // What is counted later would be counted too often.
+    let mut last = 0;
+    for _ in 0..3 {
+        tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+        last = of(&supervisor.status().await);
+    }
+    assert_eq!(last, count, "misses of {name}");
+}
+
+/// Copies of a member that is away are counted one by one, however the checks fall between them, and
+/// told once an episode; who reads misses nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let (god, supervisor) = (God::of(&mesh).await, Supervisor::of(&mesh).await);
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let away = mesh.peer("away", &["team.>"], &[]).await;
+    let reads = mesh.peer("reads", &["team.>"], &[]).await;
+    away.join(TEAM).await;
+    reads.join(TEAM).await;
+    let lost = ["unread copies of a member are lost", "local.away"];
+
+    post(&alice, "a", 700).await;
+    assert_eq!(reads.receive(700).await.len(), 700);
+    post(&alice, "b", 450).await;
+    assert_eq!(reads.receive(450).await.len(), 450);
+    missed_by(&supervisor, "away", 150).await;
+    assert_eq!(logged(&lost).len(), 1, "{:?}", logged(&lost));
+    post(&alice, "c", 50).await;
+    missed_by(&supervisor, "away", 200).await;
+    assert_eq!(logged(&lost).len(), 1, "one episode: {:?}", logged(&lost));
+    missed_by(&supervisor, "reads", 0).await;
+
+    let got = away.receive(1_000).await;
+    assert_eq!((got[0].as_str(), got[999].as_str()), ("a200", "c49"));
+    post(&alice, "d", 1).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    missed_by(&supervisor, "away", 200).await;
+}
+
+/// A burst that the first check meets when it is over already.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cap_counts_a_burst_before_the_first_look() {
+    let mesh = Mesh::start().await;
+    let mut lane = mesh.lane().await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let away = mesh.peer("away", &["team.>"], &[]).await;
+    away.join(TEAM).await;
+    post(&alice, "a", 990).await;
+    god.wait_until_settled(READER).await;
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+    post(&alice, "b", 40).await;
+    let _next = mesh.lane().await;
+    missed_by(&Supervisor::of(&mesh).await, "away", 30).await;
+}

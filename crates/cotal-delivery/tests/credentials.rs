@@ -1,0 +1,100 @@
+//! What a lane refuses before it dials (CRD-1, EVC-1).
+
+use cotal_delivery::{CredentialError, Lane, LaneError};
+use cotal_testkit::{God, Mesh, MeshOptions};
+use cotal_wire::creds::Creds;
+use cotal_wire::names::{Bucket, LEASE_KEY};
+use cotal_workspace::{FileStore, Secret, SecretKey, SecretKind, SecretStore as _};
+
+async fn two_spaces() -> (Mesh, FileStore) {
+    let options = MeshOptions { spaces: vec!["main".into(), "other".into()] };
+    let mesh = Mesh::with(options).await;
+    let store = FileStore::new(mesh.root().clone());
+    (mesh, store)
+}
+
+fn key(space: &str, kind: SecretKind) -> SecretKey {
+    SecretKey::new(&cotal_wire::Space::parse(space).expect("a space"), kind)
+}
+
+fn text(store: &FileStore, space: &str, kind: SecretKind) -> String {
+    let secret = store.get(&key(space, kind)).expect("the store").expect("a credential");
+    secret.expose().to_owned()
+}
+
+/// Why a lane of `main` ends, where no broker listens: what comes back was found without a dial.
+async fn refused(mesh: &Mesh) -> CredentialError {
+    let mut options = mesh.lane_options();
+    options.server = "nats://127.0.0.1:1".into();
+    match Lane::start(options).ended().await {
+        Err(LaneError::Credential(error)) => error,
+        other => panic!("not refused for its credential: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crd_1_a_missing_malformed_or_foreign_credential_is_refused_before_any_dial() {
+    let (mesh, store) = two_spaces().await;
+    let own = key("main", SecretKind::Delivery);
+    let good = text(&store, "main", SecretKind::Delivery);
+    let jwt_of_other =
+        Creds::parse(&text(&store, "other", SecretKind::Delivery)).expect("creds").jwt;
+    let seed = Creds::parse(&good).expect("creds").seed;
+    let put = |text: String| store.put(&own, &Secret::new(text)).expect("stored");
+
+    put(text(&store, "other", SecretKind::Delivery));
+    assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
+    put("nonsense".into());
+    assert!(matches!(refused(&mesh).await, CredentialError::Malformed { .. }));
+    put(Creds::render(&jwt_of_other, &seed));
+    refused(&mesh).await;
+    store.delete(&own).expect("deleted");
+    assert!(matches!(refused(&mesh).await, CredentialError::Missing(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_1_a_missing_or_foreign_observer_is_refused_before_any_dial() {
+    let (mesh, store) = two_spaces().await;
+    let own = key("main", SecretKind::MembershipObserver);
+    let foreign = text(&store, "other", SecretKind::MembershipObserver);
+    store.put(&own, &Secret::new(foreign)).expect("stored");
+    assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
+    store.put(&own, &Secret::new("nonsense")).expect("stored");
+    assert!(matches!(refused(&mesh).await, CredentialError::Malformed { .. }));
+    store.delete(&own).expect("deleted");
+    assert!(matches!(refused(&mesh).await, CredentialError::Missing(_)));
+    let god = God::of(&mesh).await;
+    assert!(god.kv(Bucket::Delivery).get(LEASE_KEY).await.expect("the bucket").is_none());
+}
+
+/// A credential that is not the daemon's gets no lease, and no credential of a mesh allows all.
+#[tokio::test(flavor = "multi_thread")]
+async fn crd_1_the_daemon_runs_on_a_scoped_credential_and_on_no_other() {
+    let (mesh, store) = two_spaces().await;
+    let own = key("main", SecretKind::Delivery);
+    let good = text(&store, "main", SecretKind::Delivery);
+    let claims = Creds::parse(&good).expect("creds").claims;
+    assert!(!claims.pub_allow.is_empty());
+    for subject in &claims.pub_allow {
+        let reach = subject.split('.').next().expect("a token");
+        assert!(!reach.contains(['*', '>']) && !subject.starts_with("$SYS"), "{subject}");
+    }
+    let expires = claims.expires_at.expect("a lifetime");
+    assert!(expires - cotal_manager_clock() <= 24 * 3_600, "outlives its renewals");
+
+    let agent = mesh.add_agent("bob", &["team.>"], &["team.>"], None).await;
+    store.put(&own, &Secret::new(agent)).expect("stored");
+    let ended = mesh_lane(&mesh).await.expect_err("an agent's credential is no daemon's");
+    assert!(!matches!(ended, LaneError::Defect(_)), "{ended}");
+    let god = God::of(&mesh).await;
+    assert!(god.kv(Bucket::Delivery).get(LEASE_KEY).await.expect("the bucket").is_none());
+}
+
+async fn mesh_lane(mesh: &Mesh) -> Result<(), LaneError> {
+    Lane::start(mesh.lane_options()).ended().await
+}
+
+fn cotal_manager_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(now.expect("a clock").as_secs()).expect("a clock")
+}

@@ -1,0 +1,345 @@
+//! The membership registry against a real broker (MEM-1, 2, 5, 6, 7) and the rule on garbled rows
+//! (`wire.md` §4).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cotal_delivery::Lane;
+use cotal_nats::{Delivery, NatsError, Subject};
+use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually};
+use cotal_wire::control::{Code, JoinShortfall, Reply};
+use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, member_key};
+use cotal_wire::rows::{MemberRow, MemberState};
+use cotal_wire::{Channel, Lifecycle};
+use serde_json::{Value, json};
+
+const TEAM: &str = "team.backend";
+
+async fn start() -> (Mesh, Lane, Peer, God) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let god = God::of(&mesh).await;
+    (mesh, lane, alice, god)
+}
+
+fn key(member: &Lifecycle) -> String {
+    member_key(&Channel::parse(TEAM).expect("a channel"), member)
+}
+
+fn seq_of(copy: &Delivery) -> u64 {
+    copy.header("Cotal-Seq").and_then(|seq| seq.parse().ok()).expect("a sequence")
+}
+
+async fn request(peer: &Peer, op: &str, args: Value) -> Reply {
+    peer.control(DELIVERY, op, args).await.expect("a reply")
+}
+
+async fn memberships(peer: &Peer) -> Value {
+    request(peer, "listMemberships", json!({})).await.data.expect("data")["memberships"].take()
+}
+
+async fn wait_for_row(
+    god: &God,
+    member: &Lifecycle,
+    what: &str,
+    good: impl Fn(&MemberRow) -> bool,
+) {
+    let look = || god.member(TEAM, member);
+    eventually(what, look, |row| row.as_ref().is_some_and(|(row, _)| good(row))).await;
+}
+
+/// The deputy: the broker writes for whoever it answers, and checks no reply subject.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_1_an_agent_changes_no_member_row_by_any_way_of_writing() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
+    bob.join(TEAM).await;
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    let wanted = MemberRow { join_cursor: 0, generation: 9, ..row.clone() };
+    let forged = serde_json::to_string(&wanted).expect("JSON");
+    let target = bob.space.kv_subject(Bucket::Members, &key(&bob.lifecycle));
+    let stored = || async { god.connection.last_seq("KV_cotal_members_main").await.expect("KV") };
+
+    let direct =
+        bob.connection.publish_confirmed(target.clone(), None, forged.clone().into(), None);
+    let denied = direct.await.expect_err("a denial");
+    assert!(matches!(denied, NatsError::Denied { .. }), "{denied}");
+    let before = stored().await;
+
+    // The PubAck of an own post lands on the row.
+    let subject =
+        Subject::from(bob.space.chat(bob.principal(), &Channel::parse(TEAM).expect("one")));
+    let reply = Subject::from(target.clone());
+    let sent =
+        bob.connection.publish_with_reply(subject, reply.clone(), None, forged.clone().into());
+    sent.await.expect("sent");
+    eventually("the PubAck and the repaired row", stored, |last| *last >= before + 2).await;
+
+    // A stored post whose body is a row: pulled onto the row it lands in the bucket's stream, under
+    // its own subject; pushed onto it it goes nowhere.
+    let before = stored().await;
+    deliver_onto(&bob, &target, true).await;
+    deliver_onto(&bob, &target, false).await;
+    eventually("a delivery into the bucket", stored, |last| *last > before).await;
+    let (now, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    let what = |row: &MemberRow| (row.generation, row.join_cursor, row.leave_cursor, row.activated);
+    assert_eq!(what(&now), what(&row));
+    alice.post(TEAM, "still a member", &[]).await;
+    assert_eq!(bob.receive(1).await, ["still a member"]);
+    let listed = json!([{ "channel": TEAM, "generation": 1, "activated": true }]);
+    assert_eq!(memberships(&bob).await, listed);
+}
+
+/// Uses the one consumer that an agent may create to deliver its own post on `target`.
+async fn deliver_onto(peer: &Peer, target: &str, push: bool) {
+    let name = peer.space.chathist_consumer(&peer.lifecycle);
+    let filter = "cotal.main.chat.*.*.team.>";
+    let mut config = json!({
+        "name": name, "filter_subject": filter, "deliver_policy": "all", "ack_policy": "none",
+        "replay_policy": "instant", "inactive_threshold": 30_000_000_000_u64,
+    });
+    if push {
+        config["deliver_subject"] = target.into();
+    }
+    let create = format!("$JS.API.CONSUMER.CREATE.CHAT_main.{name}.{filter}");
+    let body = json!({ "stream_name": "CHAT_main", "config": config });
+    peer.connection.js_call::<Value>(&create, &body, None).await.expect("a history consumer");
+    if push {
+        peer.receives_nothing().await;
+        let delete = format!("$JS.API.CONSUMER.DELETE.CHAT_main.{name}");
+        peer.connection.js_call::<Value>(&delete, &json!({}), None).await.expect("a deletion");
+    } else {
+        let next = Subject::from(format!("$JS.API.CONSUMER.MSG.NEXT.CHAT_main.{name}"));
+        let reply = Subject::from(target);
+        let asked = peer.connection.publish_with_reply(next, reply, None, "1".into()).await;
+        asked.expect("asked");
+    }
+}
+
+/// The row claims exactly what arrives: posts race every join and leave.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_2_a_post_that_races_a_join_or_a_leave_is_ordered_by_sequence() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let posting = async {
+        let mut seqs = Vec::new();
+        for n in 0..600 {
+            seqs.push(alice.post(TEAM, &format!("m{n}"), &[]).await.seq);
+        }
+        seqs
+    };
+    let joining = async {
+        let mut intervals = Vec::new();
+        for _ in 0..6 {
+            let joined = bob.join(TEAM).await;
+            assert!(joined.durable, "{joined:?}");
+            bob.leave(TEAM, joined.generation).await;
+            let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+            intervals.push((row.join_cursor, row.leave_cursor.expect("a closed row")));
+        }
+        intervals
+    };
+    let (seqs, intervals) = tokio::join!(posting, joining);
+    let inside = |seq: &u64| intervals.iter().any(|(join, leave)| join < seq && seq <= leave);
+    let expected: Vec<_> = seqs.into_iter().filter(inside).collect();
+    assert!(expected.len() > 5, "nothing raced: {intervals:?}");
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    let got = bob.take(expected.len()).await;
+    let mut got_seqs: Vec<_> = got.iter().map(seq_of).collect();
+    got_seqs.sort_unstable();
+    assert_eq!(got_seqs, expected);
+    bob.receives_nothing().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_5_the_rail_serves_the_authenticated_caller_alone() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let foreign = json!({ "channel": TEAM, "lifecycleUid": bob.lifecycle.uid });
+    let refused = request(&alice, "durableJoin", foreign.clone()).await;
+    assert_eq!(refused.code, Some(Code::NotProvisioned));
+    let mut leave = foreign;
+    leave["generation"] = 1.into();
+    let refused = request(&alice, "durableLeave", leave).await;
+    assert_eq!(refused.code, Some(Code::NotProvisioned));
+    assert_eq!(memberships(&alice).await, json!([]));
+    assert!(god.member(TEAM, &bob.lifecycle).await.expect("a row").0.leave_cursor.is_none());
+
+    let subject = bob.space.ctl(DELIVERY, bob.principal());
+    let denied = alice.ask(subject, "{}".into(), Duration::from_secs(5)).await;
+    assert!(denied.is_err(), "another's request subject: {denied:?}");
+
+    let outside = request(&bob, "durableJoin", json!({ "channel": "secret" })).await;
+    assert_eq!(outside.code, Some(Code::Denied), "the ACL does not cover it");
+    let pattern = request(&bob, "durableJoin", json!({ "channel": "team.>" })).await;
+    assert_eq!(pattern.code, Some(Code::Invalid), "a join names a concrete channel");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_6_a_join_is_idempotent_and_a_leave_of_an_older_generation_is_refused() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let revision = || async { god.member(TEAM, &bob.lifecycle).await.expect("a row").1 };
+    assert_eq!(bob.join(TEAM).await.generation, 1);
+    let at = revision().await;
+    let (one, two) = tokio::join!(bob.join(TEAM), bob.join(TEAM));
+    assert!(one.durable && two.durable);
+    assert_eq!((one.generation, two.generation, revision().await), (1, 1, at));
+
+    assert_eq!(bob.leave(TEAM, 1).await.already_left, None);
+    let left = revision().await;
+    assert_eq!(bob.leave(TEAM, 1).await.already_left, Some(true));
+    assert_eq!(revision().await, left);
+    assert_eq!(bob.join(TEAM).await.generation, 2);
+
+    let at = revision().await;
+    let stale = request(&bob, "durableLeave", json!({ "channel": TEAM, "generation": 1 })).await;
+    assert_eq!(stale.code, Some(Code::StaleGeneration));
+    assert_eq!(revision().await, at);
+    let never =
+        request(&bob, "durableLeave", json!({ "channel": "team.x", "generation": 1 })).await;
+    assert_eq!(never.data.expect("data")["alreadyLeft"], true);
+}
+
+fn half_joined(peer: &Peer, join_cursor: u64) -> MemberRow {
+    MemberRow {
+        channel: Channel::parse(TEAM).expect("a channel"),
+        owner: peer.principal().clone(),
+        lifecycle_uid: peer.lifecycle.uid,
+        state: MemberState::LiveConfirmed,
+        join_cursor,
+        leave_cursor: None,
+        generation: 1,
+        activated: false,
+        writer_identity: "a daemon that died".into(),
+        updated_at: 1,
+    }
+}
+
+/// A daemon died between the row and its activation: the next one copies the window, more than one
+/// page of it, and nothing from before.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
+    let lane = mesh.lane().await;
+    alice.post(TEAM, "before", &[]).await;
+    for n in 0..450 {
+        alice.post(TEAM, &format!("m{n}"), &[]).await;
+    }
+    bob.post(TEAM, "own", &[]).await;
+    alice.post("team.other", "elsewhere", &[]).await;
+    god.wait_until_settled(FANOUT).await;
+    drop(lane);
+    god.free_lease().await;
+    god.put_member(&half_joined(&bob, 1)).await;
+
+    let _next = mesh.lane().await;
+    wait_for_row(&god, &bob.lifecycle, "an activated row", |row| row.activated).await;
+    let got: Vec<_> = bob.take(450).await.iter().map(seq_of).collect();
+    assert_eq!(got, (2..=451).collect::<Vec<_>>());
+    bob.receives_nothing().await;
+    assert!(bob.join(TEAM).await.durable);
+}
+
+/// Retention took posts of the window: the shortfall is said and the row claims no post at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    for n in 0..1_010 {
+        alice.post(TEAM, &format!("m{n}"), &[]).await;
+    }
+    god.put_member(&half_joined(&bob, 5)).await;
+    let joined = bob.join(TEAM).await;
+    assert!(!joined.durable);
+    assert_eq!(joined.reason, Some(JoinShortfall::Evicted));
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    assert_eq!((row.leave_cursor, row.activated), (Some(5), false));
+    assert_eq!(memberships(&bob).await, json!([]));
+
+    let again = bob.join(TEAM).await;
+    assert!(again.durable && again.generation == 2, "a fresh join is whole: {again:?}");
+}
+
+/// 1,000 posts that are all still there are no eviction.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_a_full_but_whole_window_is_durable() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    for n in 0..1_000 {
+        alice.post(TEAM, &format!("m{n}"), &[]).await;
+    }
+    god.put_member(&half_joined(&bob, 1)).await;
+    let joined = bob.join(TEAM).await;
+    assert!(joined.durable, "{joined:?}");
+    let got: BTreeSet<_> = bob.take(999).await.iter().map(seq_of).collect();
+    assert_eq!(got, (2..=1_000).collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_1_a_garbled_member_row_is_no_row_and_no_absence_and_is_written_back() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    let foreign = serde_json::to_string(&MemberRow { generation: 7, ..half_joined(&alice, 0) });
+    let garbage = ["", "{}", r#"{"stream":"CHAT_main","seq":1}"#, &foreign.expect("JSON")];
+    for (n, text) in garbage.iter().enumerate() {
+        let id = format!("m{n}");
+        let kv = god.kv(Bucket::Members);
+        let value = (*text).to_owned().into();
+        let garbled = kv.put(&key(&bob.lifecycle), value).await.expect("a garbled row");
+        alice.post(TEAM, &id, &[]).await;
+        assert_eq!(bob.receive(1).await, [id]);
+        let repaired = || god.member(TEAM, &bob.lifecycle);
+        let (now, _) = eventually("the row is written back", repaired, |r| {
+            r.as_ref().is_some_and(|r| r.1 > garbled)
+        })
+        .await
+        .expect("a row");
+        assert_eq!((now.join_cursor, now.generation, now.activated), (row.join_cursor, 1, true));
+    }
+    assert_eq!(Supervisor::of(&mesh).await.status().await.garbled_rows, 4);
+}
+
+/// No memory has the row: the bucket's history does.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_1_a_row_garbled_while_no_daemon_runs_is_taken_from_the_history() {
+    let (mesh, mut lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+    let ack = r#"{"stream":"CHAT_main","seq":1}"#;
+    god.kv(Bucket::Members).put(&key(&bob.lifecycle), ack.into()).await.expect("a garbled row");
+    god.kv(Bucket::Acl).put(&bob.lifecycle.dotted(), ack.into()).await.expect("a garbled row");
+    //god.kv(Bucket::Channels).put(TEAM, ack.into()).await.expect("a garbled row");
+    alice.post(TEAM, "m", &[]).await;
+    let _next = mesh.lane().await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+    wait_for_row(&god, &bob.lifecycle, "a repaired row", |row| row.activated).await;
+    let joined = bob.join(TEAM).await;
+    assert_eq!((joined.durable, joined.generation), (true, 1));
+}
+
+/// A PubAck over the ACL row neither widens nor drops what it says; it is the manager's to repair.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_1_a_garbled_acl_row_leaves_the_last_valid_one_in_force() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let ack = r#"{"stream":"CHAT_main","seq":1}"#;
+    god.kv(Bucket::Acl).put(&bob.lifecycle.dotted(), ack.into()).await.expect("a garbled row");
+    alice.post(TEAM, "m", &[]).await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+    let joined = request(&bob, "durableJoin", json!({ "channel": "team.more" })).await;
+    assert!(joined.ok, "{joined:?}");
+    let refused = request(&bob, "durableJoin", json!({ "channel": "secret" })).await;
+    assert_eq!(refused.code, Some(Code::Denied));
+}

@@ -1,0 +1,175 @@
+//! The control rails against a real broker (ADM-2, ADM-5 and what a hostile request may look like).
+
+use std::time::Duration;
+
+use cotal_nats::{Connection, Subject};
+use cotal_testkit::{God, Mesh, Peer};
+use cotal_wire::Channel;
+use cotal_wire::control::{Code, Reply};
+use cotal_wire::names::{Bucket, DELIVERY, member_key};
+use cotal_wire::rows::{MemberRow, MemberState};
+use serde_json::{Value, json};
+
+async fn start() -> (Mesh, cotal_delivery::Lane, Peer) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    (mesh, lane, alice)
+}
+
+async fn ask_raw(peer: &Peer, body: String) -> Reply {
+    let subject = peer.space.ctl(DELIVERY, peer.principal());
+    let reply = peer.ask(subject, body.into(), Duration::from_secs(15)).await.expect("a reply");
+    serde_json::from_slice(&reply).expect("a reply")
+}
+
+fn list_request(id: &str) -> String {
+    json!({ "op": "listMemberships", "args": {}, "from": { "id": id, "name": "x" } }).to_string()
+}
+
+async fn send(connection: &Connection, subject: &str, reply: &str, body: String) {
+    let (subject, reply) = (Subject::from(subject), Subject::from(reply));
+    connection.publish_with_reply(subject, reply, None, body.into()).await.expect("sent");
+}
+
+/// The broker checks no reply subject, so the daemon does: it answers below the request alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_a_reply_target_outside_the_callers_own_subtree_is_dropped() {
+    let (mesh, _lane, alice) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let god = God::of(&mesh).await;
+    let own = alice.space.ctl(DELIVERY, alice.principal());
+    let inbox = format!("{}.x", alice.connection.inbox_prefix());
+    let row = bob.space.kv_subject(Bucket::Members, "team.a/local.bob.x");
+    let targets = [
+        "cotal.main.ctl.delivery.local.bob.reply.0123456789abcdef".to_owned(),
+        "cotal.main.ctl.delivery.local.bob".to_owned(),
+        "cotal.main.live.delivery.local.alice.reply.0123456789abcdef".to_owned(),
+        "cotal.main.dlv.local.bob.x".to_owned(),
+        inbox,
+        row,
+        own.clone(),
+        format!("{own}.reply"),
+        format!("{own}.reply.short"),
+        format!("{own}.reply.0123456789abcdef.more"),
+    ];
+    let mut everything = god.connection.subscribe(">", None).await.expect("a subscription");
+    for target in &targets {
+        send(&alice.connection, &own, target, list_request("local.alice")).await;
+        let probe = alice.space.live(DELIVERY, alice.principal());
+        let is_its_own = target.starts_with(&format!("{probe}.reply."));
+        if !is_its_own {
+            send(&alice.connection, &probe, target, "{}".into()).await;
+        }
+    }
+    // Answers that were made before this one would have come before it.
+    assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+    god.connection.round_trip().await.expect("a broker");
+    while let Ok(message) =
+        tokio::time::timeout(Duration::from_millis(300), everything.next()).await
+    {
+        let message = message.expect("a message");
+        let answered = targets.iter().any(|target| target.as_str() == message.subject.as_str());
+        let is_request = message.reply.is_some();
+        assert!(!answered || is_request, "answered on {}", message.subject);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_a_body_that_is_from_another_is_refused() {
+    let (_mesh, _lane, alice) = start().await;
+    for id in ["local.bob", "local.Alice", "", "local.alice "] {
+        let refused = ask_raw(&alice, list_request(id)).await;
+        assert_eq!((refused.ok, refused.code), (false, Some(Code::Denied)), "{id:?}");
+    }
+    assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+}
+
+/// A principal that no deployment mints is dropped without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_a_caller_without_a_real_owner_is_dropped() {
+    let (mesh, _lane, alice) = start().await;
+    let god = God::of(&mesh).await;
+    for caller in ["nobody.eve", "local.a-b", "local"] {
+        let subject = format!("cotal.main.ctl.delivery.{caller}");
+        let reply = format!("{subject}.reply.0123456789abcdef");
+        let mut replies =
+            god.connection.subscribe(reply.clone(), None).await.expect("a subscription");
+        send(&god.connection, &subject, &reply, list_request(caller)).await;
+        assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+        let heard = tokio::time::timeout(Duration::from_millis(200), replies.next()).await;
+        let silent = heard.is_err_and(|_| true);
+        // The broker itself says when nobody is subscribed to such a subject at all.
+        assert!(silent || caller == "local", "{caller} was answered");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_what_is_no_request_is_refused_with_its_reason_and_the_rail_goes_on() {
+    let (_mesh, _lane, alice) = start().await;
+    let from = json!({ "id": "local.alice", "name": "alice" });
+    let request =
+        |op: &str, args: Value| json!({ "op": op, "args": args, "from": from }).to_string();
+    let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+    let padded = json!({ "pad": "x".repeat(256 * 1024) });
+    let nested = request("durableJoin", Value::Null).replace("null", &deep(100_000));
+    let table = [
+        (request("dance", json!({})), Code::UnknownOp),
+        (request(&"x".repeat(10_000), json!({})), Code::UnknownOp),
+        (request("deliveryStatus", json!({})), Code::UnknownOp),
+        (request("listMemberships", padded), Code::Invalid),
+        (nested, Code::Invalid),
+        (deep(50_000), Code::Invalid),
+        (String::new(), Code::Invalid),
+        ("{}".to_owned(), Code::Invalid),
+        (json!([request("listMemberships", json!({}))]).to_string(), Code::Invalid),
+        (request("durableJoin", json!({})), Code::Invalid),
+        (request("durableJoin", json!([])), Code::Invalid),
+        (request("durableJoin", json!({ "channel": "a..b" })), Code::Invalid),
+        (request("durableJoin", json!({ "channel": "x".repeat(5_000) })), Code::Invalid),
+        (request("durableLeave", json!({ "channel": "team.a" })), Code::Invalid),
+        (request("durableLeave", json!({ "channel": "team.a", "generation": -1 })), Code::Invalid),
+    ];
+    for (body, code) in table {
+        let start: String = body.chars().take(80).collect();
+        let reply = ask_raw(&alice, body).await;
+        assert_eq!((reply.ok, reply.code), (false, Some(code)), "{start}");
+        let why = reply.error.expect("a sentence");
+        assert!(!why.is_empty() && why.len() < 1_000, "{why}");
+    }
+    assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+}
+
+/// The caller fails at once and learns the size, instead of waiting for a reply that no broker takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_2_a_reply_over_max_payload_becomes_a_refusal_with_its_size() {
+    let (mesh, _lane, alice) = start().await;
+    let god = God::of(&mesh).await;
+    let kv = god.kv(Bucket::Members);
+    let rows = 300;
+    for n in 0..rows {
+        let channel = format!("team.{n:03}{}", "x".repeat(3_993));
+        let row = MemberRow {
+            channel: Channel::parse(&channel).expect("a channel"),
+            owner: alice.principal().clone(),
+            lifecycle_uid: alice.lifecycle.uid,
+            state: MemberState::DurableActive,
+            join_cursor: 0,
+            leave_cursor: None,
+            generation: 1,
+            activated: true,
+            writer_identity: "test".into(),
+            updated_at: 1,
+        };
+        let value = serde_json::to_vec(&row).expect("JSON");
+        kv.put(&member_key(&row.channel, &alice.lifecycle), value.into()).await.expect("a row");
+    }
+    let refused = ask_raw(&alice, list_request("local.alice")).await;
+    assert_eq!((refused.ok, refused.code), (false, Some(Code::TooLarge)));
+    let item = json!({ "channel": "x".repeat(4_001), "generation": 1, "activated": true });
+    let data = 19 + rows * (item.to_string().len() + 1);
+    let why = refused.error.expect("a sentence");
+    let sizes: Vec<usize> = why.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let close = |size: &usize| size.abs_diff(data) < 64;
+    assert!(sizes.iter().any(close), "about {data} bytes: {why}");
+}

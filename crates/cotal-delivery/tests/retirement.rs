@@ -1,0 +1,421 @@
+//! The end of a lifecycle while everything else runs (RDR-4 to RDR-7, INV-1 to INV-6, recall).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_delivery::Lane;
+use cotal_manager::{AgentName, Agents, ManagerError};
+use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, serving};
+use cotal_trust::{UserKey, UserSpec, mint_user};
+use cotal_wire::control::{Code, Eviction, Inventory};
+use cotal_wire::names::{Bucket, DELIVERY, READER, member_key};
+use cotal_wire::profile::Profile;
+use cotal_wire::{Channel, ChannelPattern, Lifecycle};
+use cotal_workspace::{FileStore, MemoryStore, Secret, SecretKey, SecretKind, SecretStore};
+use serde_json::json;
+
+const TEAM: &str = "team.backend";
+const SECRET: &str = "team.secret";
+
+async fn start() -> (Mesh, Lane, Peer, God) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
+    let god = God::of(&mesh).await;
+    (mesh, lane, alice, god)
+}
+
+async fn bury(god: &God, member: &Lifecycle) {
+    let mut row = god.acl(member).await;
+    row.allow_subscribe.clear();
+    row.retired = true;
+    row.revision += 1;
+    god.put_acl(member, &row).await;
+}
+
+fn name(text: &str) -> AgentName {
+    AgentName::parse(text).expect("a name")
+}
+
+async fn agents(mesh: &Mesh) -> Agents {
+    Agents::connect(mesh.root(), mesh.space(), &mesh.address()).await.expect("the supervisor")
+}
+
+async fn inventory(manager: &Supervisor, member: &Lifecycle) -> Vec<Channel> {
+    let args = json!({ "principal": member.principal, "lifecycleUid": member.uid });
+    let reply = manager.request("lifecycleMemberships", args).await.expect("an answer");
+    assert!(reply.ok, "refused: {reply:?}");
+    let inventory: Inventory =
+        serde_json::from_value(reply.data.expect("data")).expect("an inventory");
+    inventory.channels
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_4_and_7_an_entry_of_a_retired_lifecycle_is_removed_with_its_stray_row() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "late", &[]).await;
+    god.wait_for_entries(1).await;
+    bury(&god, &bob.lifecycle).await;
+    god.resume(READER).await;
+    god.wait_until_settled(READER).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty(), "the entry is out of the store");
+    let row = || god.member(TEAM, &bob.lifecycle);
+    eventually("the stray row goes", row, Option::is_none).await;
+
+    // Nothing is copied to it any more.
+    alice.post(TEAM, "later", &[]).await;
+    god.wait_until_settled("fanout").await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_4_a_live_mention_of_a_retired_lifecycle_is_removed_too() {
+    let (mesh, _lane, alice, god) = start().await;
+    mesh.set_class("ops", cotal_wire::rows::DeliveryClass::Live).await;
+    let bob = mesh.peer("bob", &["ops"], &[]).await;
+    god.pause(READER).await;
+    alice.post("ops", "hey", &["bob"]).await;
+    god.wait_for_entries(1).await;
+    bury(&god, &bob.lifecycle).await;
+    god.resume(READER).await;
+    god.wait_until_settled(READER).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty());
+}
+
+/// A delivery credential that may not delete from INBOX, in a store of its own.
+fn store_without_delete(mesh: &Mesh) -> Arc<dyn SecretStore> {
+    let files = FileStore::new(mesh.root().clone());
+    let memory = MemoryStore::new("a test");
+    let key = |kind| SecretKey::new(mesh.space(), kind);
+    for kind in [SecretKind::MembershipObserver, SecretKind::ConnectionEvictor] {
+        let secret = files.get(&key(kind.clone())).expect("the store").expect("a credential");
+        memory.put(&key(kind), &secret).expect("stored");
+    }
+    let own = files.get(&key(SecretKind::Delivery)).expect("the store").expect("a credential");
+    let creds = cotal_wire::creds::Creds::parse(own.expose()).expect("a credential");
+    let user = UserKey::from_seed(&Secret::new(creds.seed)).expect("a key");
+    let profile = Profile::Delivery(user.principal().expect("a principal"));
+    let mut permissions = profile.permissions(mesh.space(), &creds.claims.subject);
+    let delete = format!("$JS.API.STREAM.MSG.DELETE.{}", mesh.space().inbox_stream());
+    permissions.pub_allow.retain(|subject| *subject != delete);
+    let spec = UserSpec {
+        name: "delivery",
+        key: &user,
+        tags: creds.claims.tags.clone(),
+        permissions,
+        issued_at: creds.claims.issued_at,
+        expires_at: creds.claims.expires_at,
+    };
+    let minted = mint_user(mesh.authority().account().keys(), &spec).expect("a credential");
+    memory.put(&key(SecretKind::Delivery), &minted.creds).expect("stored");
+    Arc::new(memory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_5_a_failed_delete_leaves_the_entry_pending_and_it_is_retried() {
+    let mesh = Mesh::start().await;
+    let mut options = mesh.lane_options();
+    options.store = store_without_delete(&mesh);
+    let mut weak = serving(Lane::start(options)).await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    bury(&god, &bob.lifecycle).await;
+    alice.post(TEAM, "late", &[]).await;
+
+    let manager = Supervisor::of(&mesh).await;
+    let waiting = || manager.status();
+    eventually("the entry waits", waiting, |status| status.waiting == 1).await;
+    let inbox = mesh.space().inbox_stream();
+    let info = god.connection.consumer_info(&inbox, READER).await.expect("the reader");
+    assert_eq!(info.num_ack_pending, 1, "a failed delete is not acked");
+    assert_eq!(god.entries(&bob.lifecycle).await.len(), 1);
+    weak.stop();
+    weak.ended().await.expect("a clean end");
+
+    // The daemon that serves next, and may delete, meets it again.
+    god.hasten_daemon().await;
+    let _lane = mesh.lane().await;
+    god.wait_until_settled(READER).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.set_acl(&bob.lifecycle, &["team.>"]).await;
+    // No ACL row: the entry waits in the reader, with its content in the daemon's hands.
+    let row = god.acl(&bob.lifecycle).await;
+    god.kv(Bucket::Acl).delete(&bob.lifecycle.dotted(), None).await.expect("deleted");
+    alice.post(TEAM, "m", &[]).await;
+    let manager = Supervisor::of(&mesh).await;
+    eventually("the entry waits", || manager.status(), |status| status.waiting == 1).await;
+    let entry = god.entries(&bob.lifecycle).await.remove(0);
+    god.put_acl(&bob.lifecycle, &row).await;
+    bury(&god, &bob.lifecycle).await;
+    god.connection
+        .delete_message(&mesh.space().inbox_stream(), entry.seq)
+        .await
+        .expect("a deleted entry");
+    god.wait_until_settled(READER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_6_a_delete_in_flight_when_serving_stops_is_left_to_the_next_daemon() {
+    let mesh = Mesh::start().await;
+    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
+    let mut options = mesh.lane_options();
+    options.server = proxy.url();
+    let cut_off = serving(Lane::start(options)).await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "late", &[]).await;
+    god.wait_for_entries(1).await;
+    bury(&god, &bob.lifecycle).await;
+    proxy.stall();
+    god.resume(READER).await;
+    drop(cut_off);
+    let inbox = mesh.space().inbox_stream();
+    assert_eq!(god.entries(&bob.lifecycle).await.len(), 1, "nothing was removed");
+
+    god.free_lease().await;
+    god.hasten_daemon().await;
+    let _lane = mesh.lane().await;
+    god.wait_until_settled(READER).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty());
+    let info = god.connection.consumer_info(&inbox, READER).await.expect("the reader");
+    assert_eq!(info.num_ack_pending, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_1_an_inventory_does_not_wait_for_an_eviction() {
+    let (mesh, _lane, _alice, _god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let manager = Supervisor::of(&mesh).await;
+    let other = Supervisor::of(&mesh).await;
+    // Bob redials, so this eviction keeps looking for seconds.
+    let eviction = async {
+        let reply = manager.request("evictPrincipal", json!({ "principal": "local.bob" })).await;
+        let data = reply.expect("an answer").data.expect("an eviction");
+        serde_json::from_value::<Eviction>(data).expect("an eviction")
+    };
+    tokio::pin!(eviction);
+    tokio::select! {
+        biased;
+        early = &mut eviction => panic!("the eviction was over before the inventory: {early:?}"),
+        channels = inventory(&other, &bob.lifecycle) => {
+            assert_eq!(channels, [Channel::parse(TEAM).expect("a channel")]);
+        }
+    }
+    assert!(!eviction.await.verified_gone);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_1_other_requests_are_answered_in_the_order_they_arrive() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let rail = mesh.space().ctl_all("delivery-admin");
+    let mut asked = god.connection.subscribe(rail, None).await.expect("a subscription");
+    let _bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let manager = Supervisor::of(&mesh).await;
+    let order = std::sync::Mutex::new(Vec::new());
+    let note = |what| order.lock().expect("a lock").push(what);
+    let first = async {
+        manager.request("evictPrincipal", json!({ "principal": "local.bob" })).await.expect("a");
+        note("eviction");
+    };
+    let second = async {
+        asked.next().await.expect("the first request is on the rail");
+        manager.request("deliveryStatus", json!({})).await.expect("an answer");
+        note("status");
+    };
+    tokio::join!(first, second);
+    assert_eq!(*order.lock().expect("a lock"), ["eviction", "status"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_2_inventories_that_arrive_together_share_a_read() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let manager = Supervisor::of(&mesh).await;
+    let members = mesh.space().kv_stream(Bucket::Members);
+    let reads = format!("$JS.API.STREAM.MSG.GET.{members}");
+    let mut reads = god.connection.subscribe(reads, None).await.expect("a subscription");
+    let all = (0..40).map(|_| inventory(&manager, &bob.lifecycle));
+    for channels in futures_util::future::join_all(all).await {
+        assert_eq!(channels.len(), 1);
+    }
+    let mut count = 0;
+    while tokio::time::timeout(Duration::from_millis(300), reads.next()).await.is_ok() {
+        count += 1;
+    }
+    assert!((1..30).contains(&count), "{count} reads for 40 inventories");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_4_an_inventory_fences_a_lifecycle_whose_row_still_allows_reads() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let generation = bob.join(TEAM).await.generation;
+    let manager = Supervisor::of(&mesh).await;
+    inventory(&manager, &bob.lifecycle).await;
+    let join = bob.control(DELIVERY, "durableJoin", json!({ "channel": SECRET })).await;
+    assert_eq!(join.expect("an answer").code, Some(Code::Retired));
+    let args = json!({ "channel": TEAM, "generation": generation });
+    let leave = bob.control(DELIVERY, "durableLeave", args).await.expect("an answer");
+    assert_eq!(leave.code, Some(Code::Retired));
+    assert!(god.member(SECRET, &bob.lifecycle).await.is_none());
+    // Another lifecycle is not touched by it.
+    assert!(alice.join(SECRET).await.durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_3_and_4_a_narrowed_row_refuses_by_itself_and_leaves_no_mark() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    let manager = Supervisor::of(&mesh).await;
+    god.set_acl(&bob.lifecycle, &[]).await;
+    assert_eq!(inventory(&manager, &bob.lifecycle).await.len(), 1);
+    let refused = bob.control(DELIVERY, "durableJoin", json!({ "channel": SECRET })).await;
+    assert_eq!(refused.expect("an answer").code, Some(Code::Denied));
+    god.set_acl(&bob.lifecycle, &["team.>"]).await;
+    assert!(bob.join(SECRET).await.durable, "no mark was left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_3_a_join_that_races_a_narrowing_is_refused_or_its_row_is_in_the_inventory() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let manager = Supervisor::of(&mesh).await;
+    for round in 0..12 {
+        let bob = mesh.peer(&format!("bob{round}"), &["team.>"], &[]).await;
+        let join = bob.control(DELIVERY, "durableJoin", json!({ "channel": TEAM }));
+        let narrow = async {
+            for _ in 0..round * 20 {
+                tokio::task::yield_now().await;
+            }
+            god.set_acl(&bob.lifecycle, &[]).await;
+            inventory(&manager, &bob.lifecycle).await
+        };
+        let (joined, listed) = tokio::join!(join, narrow);
+        let stands = god.member(TEAM, &bob.lifecycle).await.is_some();
+        assert!(!stands || !listed.is_empty(), "a row that no inventory showed, {round}");
+        if !joined.expect("an answer").ok {
+            assert!(!stands, "a refused join left its row, {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_4_a_leave_does_not_bring_a_deleted_row_back() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let generation = bob.join(TEAM).await.generation;
+    let key = member_key(&Channel::parse(TEAM).expect("a channel"), &bob.lifecycle);
+    god.kv(Bucket::Members).delete(&key, None).await.expect("a deleted row");
+    let left = bob.leave(TEAM, generation).await;
+    assert_eq!(left.already_left, Some(true));
+    assert!(god.member(TEAM, &bob.lifecycle).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_5_a_retired_agent_is_gone_for_good_and_its_successor_inherits_nothing() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
+    bob.join(TEAM).await;
+    alice.post(TEAM, "unread", &[]).await;
+    let retired = agents(&mesh).await.retire(&name("bob")).await.expect("a retirement");
+    assert_eq!(retired.channels, [Channel::parse(TEAM).expect("a channel")]);
+    assert!(god.acl(&bob.lifecycle).await.retired, "a tombstone stands");
+    assert!(god.member(TEAM, &bob.lifecycle).await.is_none());
+    let mut state = bob.connection.state();
+    let dropped = state.wait_for(|s| !s.is_connected());
+    tokio::time::timeout(Duration::from_secs(10), dropped).await.expect("dropped").expect("state");
+
+    let heir = mesh.peer("bob", &["team.>"], &[]).await;
+    assert_ne!(heir.lifecycle.uid, bob.lifecycle.uid);
+    heir.receives_nothing().await;
+    let list = heir.control(DELIVERY, "listMemberships", json!({})).await.expect("an answer");
+    assert_eq!(list.data.expect("data")["memberships"], json!([]));
+    heir.join(TEAM).await;
+    alice.post(TEAM, "new", &[]).await;
+    assert_eq!(heir.receive(1).await, ["new"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_6_without_a_daemon_a_retirement_holds_the_name_and_goes_on_later() {
+    let mesh = Mesh::start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let agents = agents(&mesh).await;
+    let silent = agents.retire(&name("bob")).await.expect_err("nobody to ask");
+    assert!(silent.is_silence() || matches!(silent, ManagerError::RailSilent { .. }), "{silent}");
+    let again = cotal_manager::NewAgent {
+        name: name("bob"),
+        read: Vec::new(),
+        post: Vec::new(),
+        role: None,
+    };
+    let held = agents.add(&again).await.expect_err("the name is held");
+    assert!(matches!(held, ManagerError::Retiring(_)), "{held}");
+
+    let _lane = mesh.lane().await;
+    agents.retire(&name("bob")).await.expect("it goes on");
+    assert!(God::of(&mesh).await.acl(&bob.lifecycle).await.retired);
+    agents.add(&again).await.expect("the name is free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recall_takes_back_what_an_absent_agent_may_no_longer_read() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    bob.join(SECRET).await;
+    alice.post(TEAM, "open", &[]).await;
+    alice.post(SECRET, "secret", &[]).await;
+    let dlv = mesh.space().dlv_stream();
+    let subject = mesh.space().dlv(&bob.lifecycle);
+    let copies = || god.stored(&dlv, &subject);
+    eventually("both are handed off", copies, |copies| copies.len() == 2).await;
+
+    let read = [ChannelPattern::parse(TEAM).expect("a pattern")];
+    agents(&mesh).await.narrow(&name("bob"), &read).await.expect("a narrowing");
+    eventually("the secret is recalled", copies, |copies| copies.len() == 1).await;
+    let creds =
+        mesh.root().agent_creds(&cotal_workspace::Segment::from(mesh.space()), bob.principal());
+    let text = std::fs::read_to_string(creds).expect("the new credential");
+    let bob = Peer::connect(mesh.url(), &text).await;
+    assert_eq!(bob.receive(1).await, ["open"]);
+    bob.receives_nothing().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recall_happens_also_when_the_daemon_was_away_and_never_for_a_leave() {
+    let (mesh, mut lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let generation = bob.join(TEAM).await.generation;
+    bob.join(SECRET).await;
+    alice.post(TEAM, "open", &[]).await;
+    alice.post(SECRET, "secret", &[]).await;
+    let dlv = mesh.space().dlv_stream();
+    let subject = mesh.space().dlv(&bob.lifecycle);
+    let copies = || god.stored(&dlv, &subject);
+    eventually("both are handed off", copies, |copies| copies.len() == 2).await;
+    bob.leave(TEAM, generation).await;
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+    god.set_acl(&bob.lifecycle, &[TEAM]).await;
+
+    let _next = mesh.lane().await;
+    eventually("the secret is recalled", copies, |copies| copies.len() == 1).await;
+    assert_eq!(bob.receive(1).await, ["open"], "a leave takes nothing back");
+}
