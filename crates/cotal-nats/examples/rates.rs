@@ -15,9 +15,7 @@ type AnyError = Box<dyn std::error::Error>;
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), AnyError> {
     let mut args = std::env::args().skip(1);
-    let url = args
-        .next()
-        .unwrap_or_else(|| "nats://127.0.0.1:4222".into());
+    let url = args.next().unwrap_or_else(|| "nats://127.0.0.1:4222".into());
     let count: usize = args.next().map_or(Ok(100_000), |n| n.parse())?;
     let options = ConnectOptions::new(url, "rates", CredsSource::anonymous());
     let connection = Connection::connect(options).await?;
@@ -31,11 +29,7 @@ async fn main() -> Result<(), AnyError> {
     }
     latency(&connection).await?;
     report("fetch + ack", count, pull(&connection, count).await?);
-    report(
-        "watch, initial scan",
-        count,
-        watch(&connection, count).await?,
-    );
+    report("watch, initial scan", count, watch(&connection, count).await?);
     Ok(())
 }
 
@@ -80,10 +74,7 @@ async fn write(
     }
     let took = begin.elapsed();
     let stored = connection.stream_state("RATES").await?.messages;
-    assert_eq!(
-        stored, count as u64,
-        "every confirmed message is stored once"
-    );
+    assert_eq!(stored, count as u64, "every confirmed message is stored once");
     drop(writer);
     task.await?;
     Ok(took)
@@ -94,9 +85,7 @@ async fn latency(connection: &Connection) -> Result<(), AnyError> {
     let (writer, task) = Writer::start(connection, options).await?;
     let begin = Instant::now();
     for _ in 0..1_000 {
-        writer
-            .write(vec![Outgoing::new("rates.one", None, "x".into())])
-            .await?;
+        writer.write(vec![Outgoing::new("rates.one", None, "x".into())]).await?;
     }
     report("one at a time", 1_000, begin.elapsed());
     drop(writer);
@@ -108,18 +97,13 @@ async fn pull(connection: &Connection, count: usize) -> Result<Duration, AnyErro
         "name": "r", "durable_name": "r", "ack_policy": "explicit", "max_ack_pending": 10000,
         "deliver_policy": "all",
     });
-    connection
-        .create_consumer("RATES", "r", None, &config, ConsumerAction::Create)
-        .await?;
+    connection.create_consumer("RATES", "r", None, &config, ConsumerAction::Create).await?;
     let mut consumer = PullConsumer::open(connection, "RATES", "r", PullOptions::default()).await?;
     let begin = Instant::now();
     let mut seen = 0;
     while seen < count {
         let batch = consumer.next_batch(1_000, Duration::from_secs(5)).await?;
-        assert!(
-            !batch.is_empty(),
-            "the stream holds {count} messages, {seen} came"
-        );
+        assert!(!batch.is_empty(), "the stream holds {count} messages, {seen} came");
         for delivery in batch {
             delivery.ack().await?;
             seen += 1;
@@ -139,11 +123,7 @@ async fn watch(connection: &Connection, count: usize) -> Result<Duration, AnyErr
     let (writer, task) = Writer::start(connection, WriterOptions::new(Engine::FastIngest)).await?;
     for start in (0..count).step_by(1_000) {
         let rows = (start..start + 1_000).map(|n| {
-            Outgoing::new(
-                format!("$KV.rates.team.backend/local.m{n}"),
-                None,
-                "{}".into(),
-            )
+            Outgoing::new(format!("$KV.rates.team.backend/local.m{n}"), None, "{}".into())
         });
         writer.submit(rows.collect()).await?.await?;
     }

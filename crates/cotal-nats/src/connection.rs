@@ -172,20 +172,13 @@ impl Connection {
         match tokio::time::timeout(within, settled).await {
             Ok(Ok(state)) if state.is_connected() => Ok(()),
             Ok(_) => Err(NatsError::Closed),
-            Err(_) => Err(NatsError::Timeout {
-                what: "the connection".into(),
-                after: within,
-            }),
+            Err(_) => Err(NatsError::Timeout { what: "the connection".into(), after: within }),
         }
     }
 
     /// Drops the transport and dials again with the current creds.
     pub async fn force_reconnect(&self) -> Result<(), NatsError> {
-        self.inner
-            .client
-            .force_reconnect()
-            .await
-            .map_err(|_| NatsError::Closed)
+        self.inner.client.force_reconnect().await.map_err(|_| NatsError::Closed)
     }
 
     /// Moves the connection onto other creds of the same nkey and waits until it is back.
@@ -205,10 +198,7 @@ impl Connection {
         match tokio::time::timeout(within, moved).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(NatsError::Closed),
-            Err(_) => Err(NatsError::Timeout {
-                what: "the reconnect".into(),
-                after: within,
-            }),
+            Err(_) => Err(NatsError::Timeout { what: "the reconnect".into(), after: within }),
         }
     }
 
@@ -226,11 +216,7 @@ impl Connection {
 
     /// Hands everything queued so far to the operating system.
     pub async fn flush(&self) -> Result<(), NatsError> {
-        self.inner
-            .client
-            .flush()
-            .await
-            .map_err(|_| NatsError::Closed)
+        self.inner.client.flush().await.map_err(|_| NatsError::Closed)
     }
 
     /// The largest message the broker accepts, headers included.
@@ -296,11 +282,7 @@ impl Connection {
     pub(crate) fn check_size(&self, what: &Subject, size: usize) -> Result<(), NatsError> {
         let max = self.max_payload();
         if size > max {
-            return Err(NatsError::TooLarge {
-                what: format!("a message to {what}"),
-                size,
-                max,
-            });
+            return Err(NatsError::TooLarge { what: format!("a message to {what}"), size, max });
         }
         Ok(())
     }
@@ -335,11 +317,7 @@ fn client_options(
             base = base.add_root_certificates(ca.clone());
         }
     }
-    if options.retry_initial {
-        base.retry_on_initial_connect()
-    } else {
-        base
-    }
+    if options.retry_initial { base.retry_on_initial_connect() } else { base }
 }
 
 fn auth_options(source: CredsSource, conn_id: String) -> async_nats::ConnectOptions {
@@ -407,10 +385,7 @@ fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) 
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Rejected { url, detail }
         }
-        ConnectErrorKind::TimedOut => ConnectError::Timeout {
-            url,
-            after: HANDSHAKE_TIMEOUT,
-        },
+        ConnectErrorKind::TimedOut => ConnectError::Timeout { url, after: HANDSHAKE_TIMEOUT },
         ConnectErrorKind::Tls => ConnectError::Tls { url, detail },
         ConnectErrorKind::Io if detail.to_ascii_lowercase().contains("authentication") => {
             ConnectError::Rejected { url, detail }

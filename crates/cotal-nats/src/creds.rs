@@ -92,19 +92,12 @@ pub struct NatsClaims {
 impl Claims {
     /// The account this user belongs to.
     pub fn account(&self) -> &str {
-        if self.nats.issuer_account.is_empty() {
-            &self.iss
-        } else {
-            &self.nats.issuer_account
-        }
+        if self.nats.issuer_account.is_empty() { &self.iss } else { &self.nats.issuer_account }
     }
 
     /// The value of the first tag `<name>:<value>`.
     pub fn tag(&self, name: &str) -> Option<&str> {
-        self.nats
-            .tags
-            .iter()
-            .find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'))
+        self.nats.tags.iter().find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'))
     }
 }
 
@@ -139,16 +132,9 @@ impl Creds {
         let key = KeyPair::from_seed(seed).map_err(|e| CredsError::Seed(e.to_string()))?;
         let claims = decode(jwt)?;
         if claims.sub != key.public_key() {
-            return Err(CredsError::Mismatch {
-                jwt: claims.sub,
-                seed: key.public_key(),
-            });
+            return Err(CredsError::Mismatch { jwt: claims.sub, seed: key.public_key() });
         }
-        Ok(Self {
-            jwt: jwt.into(),
-            key: Arc::new(key),
-            claims: Arc::new(claims),
-        })
+        Ok(Self { jwt: jwt.into(), key: Arc::new(key), claims: Arc::new(claims) })
     }
 
     /// The user's nkey, which is also the connection id.
@@ -169,22 +155,15 @@ impl Creds {
     /// Refuses creds that the broker would expire at once.
     pub fn check_life(&self) -> Result<(), CredsError> {
         let exp = self.claims.exp;
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         if exp != 0 && exp < now + MIN_LIFE_SECS {
-            return Err(CredsError::Expired {
-                nkey: self.nkey().to_owned(),
-                exp,
-            });
+            return Err(CredsError::Expired { nkey: self.nkey().to_owned(), exp });
         }
         Ok(())
     }
 
     pub(crate) fn sign(&self, nonce: &[u8]) -> Result<Vec<u8>, CredsError> {
-        self.key
-            .sign(nonce)
-            .map_err(|e| CredsError::Seed(e.to_string()))
+        self.key.sign(nonce).map_err(|e| CredsError::Seed(e.to_string()))
     }
 }
 
@@ -192,9 +171,7 @@ impl Creds {
 fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| line.starts_with("---") && line.contains("BEGIN") && line.contains(name))?;
-    lines
-        .find(|line| !line.is_empty())
-        .filter(|line| !line.starts_with("---"))
+    lines.find(|line| !line.is_empty()).filter(|line| !line.starts_with("---"))
 }
 
 fn decode(jwt: &str) -> Result<Claims, CredsError> {
@@ -202,9 +179,8 @@ fn decode(jwt: &str) -> Result<Claims, CredsError> {
         .split('.')
         .nth(1)
         .ok_or_else(|| CredsError::Jwt("it has no payload part".to_owned()))?;
-    let bytes = BASE64URL_NOPAD
-        .decode(payload.as_bytes())
-        .map_err(|e| CredsError::Jwt(e.to_string()))?;
+    let bytes =
+        BASE64URL_NOPAD.decode(payload.as_bytes()).map_err(|e| CredsError::Jwt(e.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|e| CredsError::Jwt(e.to_string()))
 }
 
@@ -262,9 +238,9 @@ impl CredsSource {
     pub fn current(&self) -> Result<Option<Creds>, CredsError> {
         match &self.0 {
             Kind::Anonymous => Ok(None),
-            Kind::Cell(cell) => Ok(Some(
-                cell.read().unwrap_or_else(PoisonError::into_inner).clone(),
-            )),
+            Kind::Cell(cell) => {
+                Ok(Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone()))
+            }
             Kind::Provider(provider) => provider().map(Some),
         }
     }

@@ -202,44 +202,31 @@ const CONFLICT: [u32; 6] = [
     10_105, // consumer name already in use
 ];
 
+/// "No message found".
+pub(crate) const NO_MESSAGE: u32 = 10_037;
+
 /// Error numbers that mean the named thing does not exist.
 const ABSENT: [u32; 3] = [
-    10_037, // no message found
-    10_014, // consumer not found
+    NO_MESSAGE, 10_014, // consumer not found
     10_059, // stream not found
 ];
 
-/// The repeated delete of a message: "no message found" in another spelling.
-pub(crate) const DELETE_ABSENT: u32 = 10_057;
+/// "Sequence not found": the usual answer to a repeated delete.
+const SEQUENCE_NOT_FOUND: u32 = 10_043;
+/// "Delete failed" for whatever reason the text gives; the store's own "not found" is one of them.
+const DELETE_FAILED: u32 = 10_057;
 
 impl ApiError {
     /// Classifies the broker's refusal of `what`.
     pub fn classify(self, what: impl Into<String>) -> NatsError {
         let what = what.into();
-        let Self {
-            code,
-            err_code,
-            description,
-        } = self;
+        let Self { code, err_code, description } = self;
         if CONFLICT.contains(&err_code) {
-            NatsError::Conflict {
-                what,
-                err_code,
-                description,
-            }
+            NatsError::Conflict { what, err_code, description }
         } else if ABSENT.contains(&err_code) {
-            NatsError::Absent {
-                what,
-                err_code,
-                description,
-            }
+            NatsError::Absent { what, err_code, description }
         } else {
-            NatsError::Refused {
-                what,
-                code,
-                err_code,
-                description,
-            }
+            NatsError::Refused { what, code, err_code, description }
         }
     }
 }
@@ -247,10 +234,7 @@ impl ApiError {
 impl NatsError {
     /// Whether a later attempt of the same thing can succeed without anything else being changed.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Timeout { .. } | Self::NoResponders { .. } | Self::Disconnected { .. }
-        )
+        matches!(self, Self::Timeout { .. } | Self::NoResponders { .. } | Self::Disconnected { .. })
     }
 
     /// Whether the named thing does not exist.
@@ -268,18 +252,24 @@ impl NatsError {
         matches!(self, Self::Denied { .. })
     }
 
-    pub(crate) fn denied(denial: Denial) -> Self {
-        Self::Denied {
-            operation: denial.operation,
-            subject: denial.subject,
+    /// Whether a delete failed only because the stream does not hold the message.
+    pub(crate) fn is_already_deleted(&self) -> bool {
+        match self {
+            Self::Absent { err_code, .. } => *err_code == NO_MESSAGE,
+            Self::Refused { err_code, description, .. } => {
+                *err_code == SEQUENCE_NOT_FOUND
+                    || (*err_code == DELETE_FAILED && description.contains("no message found"))
+            }
+            _ => false,
         }
     }
 
+    pub(crate) fn denied(denial: Denial) -> Self {
+        Self::Denied { operation: denial.operation, subject: denial.subject }
+    }
+
     pub(crate) fn malformed(what: impl Into<String>, detail: impl fmt::Display) -> Self {
-        Self::Malformed {
-            what: what.into(),
-            detail: detail.to_string(),
-        }
+        Self::Malformed { what: what.into(), detail: detail.to_string() }
     }
 
     pub(crate) fn disconnected(what: impl Into<String>) -> Self {
@@ -302,13 +292,8 @@ impl NatsError {
         after: Duration,
     ) -> Self {
         match kind {
-            RequestErrorKind::TimedOut => Self::Timeout {
-                what: subject.to_owned(),
-                after,
-            },
-            RequestErrorKind::NoResponders => Self::NoResponders {
-                subject: subject.to_owned(),
-            },
+            RequestErrorKind::TimedOut => Self::Timeout { what: subject.to_owned(), after },
+            RequestErrorKind::NoResponders => Self::NoResponders { subject: subject.to_owned() },
             RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => {
                 Self::malformed(format!("request to {subject}"), detail)
             }
@@ -322,11 +307,7 @@ mod tests {
     use super::*;
 
     fn api(err_code: u32) -> ApiError {
-        ApiError {
-            code: 400,
-            err_code,
-            description: "as given".into(),
-        }
+        ApiError { code: 400, err_code, description: "as given".into() }
     }
 
     #[test]
@@ -337,12 +318,7 @@ mod tests {
         for code in ABSENT {
             assert!(api(code).classify("x").is_absent(), "{code}");
         }
-        let NatsError::Refused {
-            err_code,
-            description,
-            ..
-        } = api(10_047).classify("x")
-        else {
+        let NatsError::Refused { err_code, description, .. } = api(10_047).classify("x") else {
             panic!("an unknown number is a refusal");
         };
         assert_eq!((err_code, description.as_str()), (10_047, "as given"));

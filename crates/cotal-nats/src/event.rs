@@ -85,10 +85,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        let initial = ConnState {
-            phase: Phase::Connecting,
-            drops: 0,
-        };
+        let initial = ConnState { phase: Phase::Connecting, drops: 0 };
         Self {
             events: broadcast::channel(EVENT_CAPACITY).0,
             denials: broadcast::channel(DENIAL_CAPACITY).0,
@@ -180,15 +177,9 @@ pub(crate) fn parse_denial(text: &str) -> Option<Denial> {
     } else if let Some(rest) = rest.strip_prefix("Subscription to ") {
         (Operation::Subscribe, rest)
     } else {
-        (
-            Operation::Reply,
-            rest.strip_prefix("Publish with Reply of ")?,
-        )
+        (Operation::Reply, rest.strip_prefix("Publish with Reply of ")?)
     };
-    Some(Denial {
-        operation,
-        subject: unquote(quoted)?,
-    })
+    Some(Denial { operation, subject: unquote(quoted)? })
 }
 
 /// Reads a Go-quoted string up to its closing quote.
@@ -211,37 +202,18 @@ mod tests {
     #[test]
     fn denials_are_read_from_the_brokers_sentence() {
         let table = [
-            (
-                r#"Permissions Violation for Publish to "a.b""#,
-                Operation::Publish,
-                "a.b",
-            ),
-            (
-                r#"Permissions Violation for Subscription to "a.>""#,
-                Operation::Subscribe,
-                "a.>",
-            ),
+            (r#"Permissions Violation for Publish to "a.b""#, Operation::Publish, "a.b"),
+            (r#"Permissions Violation for Subscription to "a.>""#, Operation::Subscribe, "a.>"),
             (
                 r#"Permissions Violation for Subscription to "a" using queue "q""#,
                 Operation::Subscribe,
                 "a",
             ),
-            (
-                r#"Permissions Violation for Publish with Reply of "r""#,
-                Operation::Reply,
-                "r",
-            ),
-            (
-                r#"Permissions Violation for Publish to "a\"b""#,
-                Operation::Publish,
-                "a\"b",
-            ),
+            (r#"Permissions Violation for Publish with Reply of "r""#, Operation::Reply, "r"),
+            (r#"Permissions Violation for Publish to "a\"b""#, Operation::Publish, "a\"b"),
         ];
         for (text, operation, subject) in table {
-            let expected = Denial {
-                operation,
-                subject: subject.to_owned(),
-            };
+            let expected = Denial { operation, subject: subject.to_owned() };
             assert_eq!(parse_denial(text), Some(expected), "{text}");
         }
         assert_eq!(parse_denial("Unknown Protocol Operation"), None);
@@ -249,13 +221,7 @@ mod tests {
 
     #[test]
     fn expiry_is_no_plain_server_error() {
-        assert_eq!(
-            server_error("User Authentication Expired".into()),
-            ConnEvent::AuthExpired
-        );
-        assert_eq!(
-            server_error("User Authentication Revoked".into()),
-            ConnEvent::AuthRevoked
-        );
+        assert_eq!(server_error("User Authentication Expired".into()), ConnEvent::AuthExpired);
+        assert_eq!(server_error("User Authentication Revoked".into()), ConnEvent::AuthRevoked);
     }
 }

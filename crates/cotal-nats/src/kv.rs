@@ -25,10 +25,7 @@ pub struct Key {
 impl Key {
     pub(crate) fn new(subject: Subject, prefix: &str) -> Option<Self> {
         subject.strip_prefix(prefix)?;
-        Some(Self {
-            subject,
-            start: prefix.len(),
-        })
+        Some(Self { subject, start: prefix.len() })
     }
 
     /// The key as text.
@@ -75,11 +72,7 @@ pub enum EntryOperation {
 impl EntryOperation {
     pub(crate) fn of(headers: Option<&HeaderMap>) -> Self {
         if let Some(reason) = headers::get(headers, headers::MARKER_REASON) {
-            return if reason == "MaxAge" {
-                Self::Expired
-            } else {
-                Self::Removed
-            };
+            return if reason == "MaxAge" { Self::Expired } else { Self::Removed };
         }
         match headers::get(headers, headers::KV_OPERATION) {
             Some("DEL") => Self::Delete,
@@ -157,10 +150,7 @@ impl Bucket {
     /// The newest revision of `key`, a marker included; `None` when there is none.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, NatsError> {
         let subject = self.subject(key);
-        let found = self
-            .connection
-            .get_message(&self.stream, Get::LastBySubject(&subject))
-            .await?;
+        let found = self.connection.get_message(&self.stream, Get::LastBySubject(&subject)).await?;
         found.map(|message| self.entry(message)).transpose()
     }
 
@@ -190,13 +180,7 @@ impl Bucket {
 
     /// Writes a delete marker, only over `revision` when given. Returns the marker's revision.
     pub async fn delete(&self, key: &str, revision: Option<u64>) -> Result<u64, NatsError> {
-        self.write(
-            key,
-            Bytes::new(),
-            revision,
-            &[(headers::KV_OPERATION, "DEL")],
-        )
-        .await
+        self.write(key, Bytes::new(), revision, &[(headers::KV_OPERATION, "DEL")]).await
     }
 
     /// Removes all revisions of `key` but a marker, only over `revision` when given. The bucket must
@@ -212,10 +196,7 @@ impl Bucket {
         let mut entries = Vec::new();
         let mut seq = 1;
         loop {
-            let next = Get::NextBySubject {
-                seq,
-                subject: &subject,
-            };
+            let next = Get::NextBySubject { seq, subject: &subject };
             let Some(message) = self.connection.get_message(&self.stream, next).await? else {
                 return Ok(entries);
             };
@@ -230,10 +211,7 @@ impl Bucket {
         let mut keys = Vec::new();
         loop {
             let offset = keys.len() as u64;
-            let page = self
-                .connection
-                .stream_info_subjects(&self.stream, &filter, offset)
-                .await?;
+            let page = self.connection.stream_info_subjects(&self.stream, &filter, offset).await?;
             if page.subjects.is_empty() {
                 return Ok(keys);
             }
@@ -249,15 +227,8 @@ impl Bucket {
     /// that whoever has applied `applied` is current as of the moment this was asked.
     pub async fn next_after(&self, applied: u64) -> Result<Option<u64>, NatsError> {
         let subject = format!("{}>", self.prefix);
-        let next = Get::NextBySubject {
-            seq: applied + 1,
-            subject: &subject,
-        };
-        Ok(self
-            .connection
-            .get_message(&self.stream, next)
-            .await?
-            .map(|message| message.seq))
+        let next = Get::NextBySubject { seq: applied + 1, subject: &subject };
+        Ok(self.connection.get_message(&self.stream, next).await?.map(|message| message.seq))
     }
 
     async fn write(
@@ -278,10 +249,7 @@ impl Bucket {
             );
         }
         let subject = self.subject(key);
-        let ack = self
-            .connection
-            .publish_confirmed(subject, Some(map), value, None)
-            .await?;
+        let ack = self.connection.publish_confirmed(subject, Some(map), value, None).await?;
         Ok(ack.seq)
     }
 

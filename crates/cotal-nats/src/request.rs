@@ -30,13 +30,7 @@ impl Connection {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) -> Result<(), NatsError> {
-        self.send(OutboundMessage {
-            subject: subject.into(),
-            reply: None,
-            payload,
-            headers,
-        })
-        .await
+        self.send(OutboundMessage { subject: subject.into(), reply: None, payload, headers }).await
     }
 
     /// Publishes with a reply subject, likewise without waiting.
@@ -48,21 +42,12 @@ impl Connection {
         payload: Bytes,
     ) -> Result<(), NatsError> {
         let reply = Some(reply.into());
-        self.send(OutboundMessage {
-            subject: subject.into(),
-            reply,
-            payload,
-            headers,
-        })
-        .await
+        self.send(OutboundMessage { subject: subject.into(), reply, payload, headers }).await
     }
 
     pub(crate) async fn send(&self, message: OutboundMessage) -> Result<(), NatsError> {
         let subject = message.subject.clone();
-        self.check_size(
-            &subject,
-            wire_size(message.headers.as_ref(), message.payload.len()),
-        )?;
+        self.check_size(&subject, wire_size(message.headers.as_ref(), message.payload.len()))?;
         self.client()
             .publish_message(message)
             .await
@@ -105,6 +90,8 @@ impl Connection {
         let mut state = self.state();
         let drops = state.borrow_and_update().drops;
         if !self.is_connected() {
+            // Lets the redial run even when the caller tries again in a loop without a pause.
+            tokio::task::yield_now().await;
             return Err(NatsError::disconnected(subject.as_str()));
         }
         let lost = state.wait_for(|s| s.drops != drops || !s.is_connected());
@@ -119,10 +106,7 @@ impl Connection {
             }
         };
         timeout(within, work).await.unwrap_or_else(|_| {
-            Err(NatsError::Timeout {
-                what: subject.to_string(),
-                after: within,
-            })
+            Err(NatsError::Timeout { what: subject.to_string(), after: within })
         })
     }
 
@@ -141,16 +125,13 @@ impl Connection {
         let mut collected = Vec::new();
         let deadline = Instant::now() + within;
         let asked = self.race(&subject, within, async {
-            self.publish_with_reply(subject.clone(), inbox, None, payload)
-                .await?;
+            self.publish_with_reply(subject.clone(), inbox, None, payload).await?;
             loop {
                 let Some(reply) = replies.next().await else {
                     return Err(NatsError::Closed);
                 };
                 if reply.status == Some(StatusCode::NO_RESPONDERS) {
-                    return Err(NatsError::NoResponders {
-                        subject: subject.to_string(),
-                    });
+                    return Err(NatsError::NoResponders { subject: subject.to_string() });
                 }
                 collected.push(reply);
                 if enough(&collected) || Instant::now() >= deadline {
@@ -175,11 +156,7 @@ impl Connection {
         let mut denials = self.denials();
         let inner = match queue {
             None => self.client().subscribe(subject.clone()).await,
-            Some(queue) => {
-                self.client()
-                    .queue_subscribe(subject.clone(), queue.to_owned())
-                    .await
-            }
+            Some(queue) => self.client().queue_subscribe(subject.clone(), queue.to_owned()).await,
         };
         let inner =
             inner.map_err(|e| NatsError::malformed(format!("subscription to {subject}"), e))?;
@@ -195,12 +172,7 @@ impl Connection {
             }
             proven = proven => proven?,
         }
-        Ok(Subscription {
-            subject,
-            inner,
-            denials,
-            denials_open: true,
-        })
+        Ok(Subscription { subject, inner, denials, denials_open: true })
     }
 
     /// Returns once the broker has processed everything sent before. Any answer will do, a refusal too.
@@ -257,10 +229,7 @@ impl Subscription {
 
     /// Ends the subscription; what is buffered is dropped.
     pub async fn unsubscribe(mut self) -> Result<(), NatsError> {
-        self.inner
-            .unsubscribe()
-            .await
-            .map_err(|_| NatsError::Closed)
+        self.inner.unsubscribe().await.map_err(|_| NatsError::Closed)
     }
 }
 
@@ -296,10 +265,7 @@ pub(crate) fn wire_size(headers: Option<&HeaderMap>, payload: usize) -> usize {
         .iter()
         .map(|(name, values)| {
             let name: &str = name.as_ref();
-            values
-                .iter()
-                .map(|value| name.len() + value.as_str().len() + 4)
-                .sum::<usize>()
+            values.iter().map(|value| name.len() + value.as_str().len() + 4).sum::<usize>()
         })
         .sum();
     "NATS/1.0\r\n\r\n".len() + lines + payload

@@ -201,11 +201,7 @@ impl Watch {
         let pull = PullRequests::open(connection, stream, &name, self.options.pull).await?;
         self.pull = Some(pull);
         self.consumer_seq = 0;
-        self.initial = if info.num_pending == 0 {
-            Initial::Due
-        } else {
-            Initial::Pending
-        };
+        self.initial = if info.num_pending == 0 { Initial::Due } else { Initial::Pending };
         Ok(())
     }
 
@@ -243,16 +239,9 @@ impl Watch {
             return;
         };
         let _ = pull.inbox.unsubscribe().await;
-        let subject = format!(
-            "$JS.API.CONSUMER.DELETE.{}.{}",
-            self.bucket.stream(),
-            pull.consumer()
-        );
-        let _ = self
-            .bucket
-            .connection()
-            .publish(subject, None, Bytes::new())
-            .await;
+        let subject =
+            format!("$JS.API.CONSUMER.DELETE.{}.{}", self.bucket.stream(), pull.consumer());
+        let _ = self.bucket.connection().publish(subject, None, Bytes::new()).await;
     }
 
     /// Turns a message into its event; `None` when the consumer's count has a gap.
@@ -271,21 +260,13 @@ impl Watch {
         let Some(key) = Key::new(message.subject, self.bucket.prefix()) else {
             return Some(WatchEvent::Foreign { revision });
         };
-        let gone = |reason| WatchEvent::Delete {
-            key: key.clone(),
-            revision,
-            reason,
-        };
+        let gone = |reason| WatchEvent::Delete { key: key.clone(), revision, reason };
         Some(match operation {
             EntryOperation::Delete => gone(RemovalReason::Deleted),
             EntryOperation::Purge => gone(RemovalReason::Purged),
             EntryOperation::Expired => gone(RemovalReason::Expired),
             EntryOperation::Removed => gone(RemovalReason::Removed),
-            EntryOperation::Put => WatchEvent::Put {
-                key,
-                value: message.payload,
-                revision,
-            },
+            EntryOperation::Put => WatchEvent::Put { key, value: message.payload, revision },
         })
     }
 }

@@ -39,9 +39,7 @@ impl Connection {
     ) -> Result<Option<StoredMessage>, NatsError> {
         let subject = format!("$JS.API.DIRECT.GET.{stream}");
         let body = get.body().to_string();
-        let reply = self
-            .request(subject.as_str(), None, body.into(), None)
-            .await?;
+        let reply = self.request(subject.as_str(), None, body.into(), None).await?;
         match reply.status.map_or(200, |status| status.as_u16()) {
             200 => decode(reply).map(Some),
             NO_MESSAGE => Ok(None),
@@ -57,8 +55,7 @@ impl Connection {
         subjects: &[String],
         batch: usize,
     ) -> Result<DirectBatch, NatsError> {
-        self.direct_batch(stream, json!({ "multi_last": subjects, "batch": batch }))
-            .await
+        self.direct_batch(stream, json!({ "multi_last": subjects, "batch": batch })).await
     }
 
     /// Up to `batch` messages at or after `seq` whose subject matches `filter`.
@@ -79,8 +76,7 @@ impl Connection {
         let mut replies = self.raw_subscribe(inbox.clone()).await?;
         let mut batch = DirectBatch::default();
         let collect = async {
-            self.publish_with_reply(subject.as_str(), inbox, None, body.to_string().into())
-                .await?;
+            self.publish_with_reply(subject.as_str(), inbox, None, body.to_string().into()).await?;
             loop {
                 let Some(reply) = replies.next().await else {
                     return Err(NatsError::Closed);
@@ -94,28 +90,20 @@ impl Connection {
                     }
                     NO_MESSAGE => return Ok(()),
                     503 => {
-                        return Err(NatsError::NoResponders {
-                            subject: subject.clone(),
-                        });
+                        return Err(NatsError::NoResponders { subject: subject.clone() });
                     }
                     code => return Err(refusal(&subject, code, &reply)),
                 }
             }
         };
-        self.race(&subject.as_str().into(), BATCH_TIMEOUT, collect)
-            .await?;
+        self.race(&subject.as_str().into(), BATCH_TIMEOUT, collect).await?;
         Ok(batch)
     }
 }
 
 fn refusal(subject: &str, code: u16, reply: &Message) -> NatsError {
     let description = reply.description.clone().unwrap_or_default();
-    ApiError {
-        code,
-        err_code: 0,
-        description,
-    }
-    .classify(subject)
+    ApiError { code, err_code: 0, description }.classify(subject)
 }
 
 fn decode(reply: Message) -> Result<StoredMessage, NatsError> {
@@ -129,11 +117,5 @@ fn decode(reply: Message) -> Result<StoredMessage, NatsError> {
     let time = OffsetDateTime::parse(part(headers::TIME_STAMP)?, &Rfc3339)
         .map_err(|e| NatsError::malformed("directly read message", e))?;
     part(headers::STREAM)?;
-    Ok(StoredMessage {
-        subject,
-        seq,
-        headers: reply.headers,
-        payload: reply.payload,
-        time,
-    })
+    Ok(StoredMessage { subject, seq, headers: reply.headers, payload: reply.payload, time })
 }

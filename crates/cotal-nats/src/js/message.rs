@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::connection::Connection;
-use crate::error::{DELETE_ABSENT, NatsError};
+use crate::error::{NO_MESSAGE, NatsError};
 use crate::headers;
 
 /// Which message to read.
@@ -92,13 +92,7 @@ impl TryFrom<RawMessage> for StoredMessage {
         let time = OffsetDateTime::parse(&raw.time, &Rfc3339)
             .map_err(|e| NatsError::malformed(what("time"), e))?;
         let headers = headers::parse_block(&block);
-        Ok(Self {
-            subject: raw.subject,
-            seq: raw.seq,
-            headers,
-            payload: payload.into(),
-            time,
-        })
+        Ok(Self { subject: raw.subject, seq: raw.seq, headers, payload: payload.into(), time })
     }
 }
 
@@ -112,9 +106,7 @@ impl Connection {
         let subject = format!("$JS.API.STREAM.MSG.GET.{stream}");
         match self.js_call::<GetAnswer>(&subject, &get.body(), None).await {
             Ok(answer) => answer.message.try_into().map(Some),
-            Err(NatsError::Absent {
-                err_code: 10_037, ..
-            }) => Ok(None),
+            Err(NatsError::Absent { err_code: NO_MESSAGE, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -125,13 +117,7 @@ impl Connection {
         let body = json!({ "seq": seq, "no_erase": true });
         match self.js_call::<Value>(&subject, &body, None).await {
             Ok(_) => Ok(Deleted::Deleted),
-            Err(NatsError::Refused {
-                err_code: DELETE_ABSENT,
-                ..
-            }) => Ok(Deleted::AlreadyGone),
-            Err(NatsError::Absent {
-                err_code: 10_037, ..
-            }) => Ok(Deleted::AlreadyGone),
+            Err(error) if error.is_already_deleted() => Ok(Deleted::AlreadyGone),
             Err(error) => Err(error),
         }
     }

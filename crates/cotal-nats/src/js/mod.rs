@@ -73,8 +73,7 @@ impl Connection {
 
     /// `STREAM.INFO`: configuration and state.
     pub async fn stream_info(&self, stream: &str) -> Result<StreamInfo, NatsError> {
-        self.js_call(&format!("$JS.API.STREAM.INFO.{stream}"), &json!({}), None)
-            .await
+        self.js_call(&format!("$JS.API.STREAM.INFO.{stream}"), &json!({}), None).await
     }
 
     /// The state alone, leader-served.
@@ -109,12 +108,7 @@ impl Connection {
         let subject = format!("$JS.API.STREAM.INFO.{stream}");
         let body = json!({ "subjects_filter": filter, "offset": offset });
         let answer: Answer = self.js_call(&subject, &body, Some(SLOW_CALL)).await?;
-        let subjects: Vec<_> = answer
-            .state
-            .subjects
-            .unwrap_or_default()
-            .into_iter()
-            .collect();
+        let subjects: Vec<_> = answer.state.subjects.unwrap_or_default().into_iter().collect();
         let total = answer.total.max(offset + subjects.len() as u64);
         Ok(SubjectsPage { subjects, total })
     }
@@ -125,12 +119,7 @@ impl Connection {
         name: &str,
         config: &impl Serialize,
     ) -> Result<StreamInfo, NatsError> {
-        self.js_call(
-            &format!("$JS.API.STREAM.CREATE.{name}"),
-            config,
-            Some(SLOW_CALL),
-        )
-        .await
+        self.js_call(&format!("$JS.API.STREAM.CREATE.{name}"), config, Some(SLOW_CALL)).await
     }
 
     /// `STREAM.UPDATE`.
@@ -139,20 +128,13 @@ impl Connection {
         name: &str,
         config: &impl Serialize,
     ) -> Result<StreamInfo, NatsError> {
-        self.js_call(
-            &format!("$JS.API.STREAM.UPDATE.{name}"),
-            config,
-            Some(SLOW_CALL),
-        )
-        .await
+        self.js_call(&format!("$JS.API.STREAM.UPDATE.{name}"), config, Some(SLOW_CALL)).await
     }
 
     /// `STREAM.DELETE`.
     pub async fn delete_stream(&self, name: &str) -> Result<(), NatsError> {
         let subject = format!("$JS.API.STREAM.DELETE.{name}");
-        self.js_call::<Value>(&subject, &json!({}), Some(SLOW_CALL))
-            .await
-            .map(drop)
+        self.js_call::<Value>(&subject, &json!({}), Some(SLOW_CALL)).await.map(drop)
     }
 
     /// `STREAM.PURGE` of everything, or of what `filter` matches; returns how many went.
@@ -204,9 +186,7 @@ impl Connection {
     /// `CONSUMER.DELETE`; absent is an error of its own, so that the caller decides.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) -> Result<(), NatsError> {
         let subject = format!("$JS.API.CONSUMER.DELETE.{stream}.{consumer}");
-        self.js_call::<Value>(&subject, &json!({}), None)
-            .await
-            .map(drop)
+        self.js_call::<Value>(&subject, &json!({}), None).await.map(drop)
     }
 
     /// Publishes one message and waits until its stream has stored it.
@@ -226,9 +206,7 @@ impl Connection {
                 Some(headers)
             }
         };
-        let reply = self
-            .request(subject.clone(), headers, payload, None)
-            .await?;
+        let reply = self.request(subject.clone(), headers, payload, None).await?;
         parse_reply(&subject, &reply.payload)
     }
 }

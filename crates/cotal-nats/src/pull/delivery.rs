@@ -102,10 +102,7 @@ impl Delivery {
     /// Done with it, and the broker has confirmed that.
     pub async fn ack_confirmed(self) -> Result<(), NatsError> {
         let reply = self.reply.clone();
-        self.connection
-            .request(reply, None, Bytes::from_static(b"+ACK"), None)
-            .await
-            .map(drop)
+        self.connection.request(reply, None, Bytes::from_static(b"+ACK"), None).await.map(drop)
     }
 
     /// Again, at once or after `delay`.
@@ -128,9 +125,7 @@ impl Delivery {
     }
 
     async fn answer(&self, body: Bytes) -> Result<(), NatsError> {
-        self.connection
-            .publish(self.reply.clone(), None, body)
-            .await
+        self.connection.publish(self.reply.clone(), None, body).await
     }
 }
 
@@ -140,18 +135,10 @@ mod tests {
 
     #[test]
     fn both_forms_of_the_reply_subject_are_read() {
-        let expected = AckInfo {
-            delivered: 1,
-            stream_seq: 22,
-            consumer_seq: 3,
-            timestamp_ns: 44,
-            pending: 5,
-        };
+        let expected =
+            AckInfo { delivered: 1, stream_seq: 22, consumer_seq: 3, timestamp_ns: 44, pending: 5 };
         assert_eq!(AckInfo::parse("$JS.ACK.S.c.1.22.3.44.5"), Some(expected));
-        assert_eq!(
-            AckInfo::parse("$JS.ACK._.acc.S.c.1.22.3.44.5.tok"),
-            Some(expected)
-        );
+        assert_eq!(AckInfo::parse("$JS.ACK._.acc.S.c.1.22.3.44.5.tok"), Some(expected));
         assert_eq!(AckInfo::parse("$JS.ACK.S.c.1.22.3.44"), None);
         assert_eq!(AckInfo::parse("_INBOX.x"), None);
     }

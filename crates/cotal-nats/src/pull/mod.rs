@@ -117,11 +117,7 @@ impl PullConsumer {
         options: PullOptions,
     ) -> Result<Self, PullError> {
         let requests = PullRequests::open(connection, stream, consumer, options).await?;
-        Ok(Self {
-            connection: connection.clone(),
-            requests,
-            taken: Vec::new(),
-        })
+        Ok(Self { connection: connection.clone(), requests, taken: Vec::new() })
     }
 
     /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty

@@ -154,24 +154,14 @@ impl PullRequests {
         let ask = self.options.batch - self.pending;
         let body = self.body(ask);
         self.connection
-            .publish_with_reply(
-                self.next_subject.clone(),
-                self.inbox_subject.clone(),
-                None,
-                body,
-            )
+            .publish_with_reply(self.next_subject.clone(), self.inbox_subject.clone(), None, body)
             .await?;
         self.pending += ask;
         Ok(())
     }
 
     fn body(&self, batch: usize) -> Bytes {
-        let PullOptions {
-            max_bytes,
-            expires,
-            idle_heartbeat,
-            ..
-        } = self.options;
+        let PullOptions { max_bytes, expires, idle_heartbeat, .. } = self.options;
         let expires = nanos(expires);
         let heartbeat = nanos(idle_heartbeat);
         let mut body =
@@ -198,6 +188,7 @@ impl PullRequests {
             100 => Incoming::Status,
             404 | 408 => self.ended(undelivered),
             409 if description.contains("Consumer Deleted") => {
+                self.pending = 0;
                 Incoming::Error(PullError::ConsumerDeleted { stream, consumer })
             }
             // These end one pull and leave the consumer usable.
@@ -208,12 +199,7 @@ impl PullRequests {
             }
             code => {
                 self.pending = 0;
-                Incoming::Error(PullError::Refused {
-                    stream,
-                    consumer,
-                    code,
-                    description,
-                })
+                Incoming::Error(PullError::Refused { stream, consumer, code, description })
             }
         }
     }
@@ -225,14 +211,9 @@ impl PullRequests {
 }
 
 fn ends_one_pull(description: &str) -> bool {
-    [
-        "Leadership Change",
-        "Server Shutdown",
-        "Batch Completed",
-        "Message Size Exceeds MaxBytes",
-    ]
-    .iter()
-    .any(|known| description.eq_ignore_ascii_case(known))
+    ["Leadership Change", "Server Shutdown", "Batch Completed", "Message Size Exceeds MaxBytes"]
+        .iter()
+        .any(|known| description.eq_ignore_ascii_case(known))
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -155,11 +155,7 @@ impl Actor {
     }
 
     fn enqueue(&mut self, submission: Submission) {
-        let Submission {
-            messages,
-            tell,
-            permit,
-        } = submission;
+        let Submission { messages, tell, permit } = submission;
         let ticket = self.tickets.open(messages.len(), tell, permit);
         let now = Instant::now();
         let max = self.connection.max_payload();
@@ -200,11 +196,7 @@ impl Actor {
                 return Ok(());
             };
             entry.sent = now;
-            let reply = if fast {
-                self.fast_reply()
-            } else {
-                self.single_reply()
-            };
+            let reply = if fast { self.fast_reply() } else { self.single_reply() };
             let outbound = OutboundMessage {
                 subject: entry.message.subject.clone(),
                 reply: Some(reply),
@@ -248,15 +240,9 @@ impl Actor {
             return false;
         }
         self.fast_count += 1;
-        let tail = self
-            .ack_prefix
-            .trim_end_matches('.')
-            .rsplit('.')
-            .next()
-            .unwrap_or("w");
+        let tail = self.ack_prefix.trim_end_matches('.').rsplit('.').next().unwrap_or("w");
         let id = format!("{tail}-{:x}", self.fast_count);
-        self.fast
-            .push_back(FastBatch::new(self.connection.inbox_prefix(), id));
+        self.fast.push_back(FastBatch::new(self.connection.inbox_prefix(), id));
         true
     }
 
@@ -301,11 +287,7 @@ impl Actor {
     }
 
     fn on_ack(&mut self, ack: &Message) {
-        let number = ack
-            .subject
-            .rsplit('.')
-            .next()
-            .and_then(|tail| tail.parse().ok());
+        let number = ack.subject.rsplit('.').next().and_then(|tail| tail.parse().ok());
         let Some(entry) = number.and_then(|number| self.singles.take(number)) else {
             return;
         };
@@ -341,9 +323,7 @@ impl Actor {
             return;
         };
         if flow.status == Some(StatusCode::NO_RESPONDERS) {
-            let error = NatsError::NoResponders {
-                subject: "the stream".to_owned(),
-            };
+            let error = NatsError::NoResponders { subject: "the stream".to_owned() };
             let mut entries = Vec::new();
             self.abandon(slot, &mut entries);
             self.hold(entries, &error);
@@ -372,11 +352,7 @@ impl Actor {
     /// The batch is over. Whatever its count does not cover is sent again.
     fn on_final(&mut self, slot: usize, count: u64) {
         self.confirm(slot, count);
-        if self
-            .fast
-            .get(slot)
-            .is_some_and(|batch| batch.unconfirmed() > 0)
-        {
+        if self.fast.get(slot).is_some_and(|batch| batch.unconfirmed() > 0) {
             let mut entries = Vec::new();
             self.abandon(slot, &mut entries);
             self.requeue(entries);
@@ -416,11 +392,7 @@ impl Actor {
         let mut denied = Vec::new();
         self.singles.take_subject(&denial.subject, &mut denied);
         let mut others = Vec::new();
-        while let Some(slot) = self
-            .fast
-            .iter()
-            .position(|batch| batch.holds(&denial.subject))
-        {
+        while let Some(slot) = self.fast.iter().position(|batch| batch.holds(&denial.subject)) {
             // The broker never saw the denied message, so the batch has a gap and is over.
             self.abandon(slot, &mut others);
             let (mine, rest) = others
@@ -474,14 +446,8 @@ impl Actor {
     fn on_tick(&mut self) {
         let now = Instant::now();
         let overdue = now.checked_sub(self.options.ack_timeout);
-        let singles = self
-            .singles
-            .oldest()
-            .is_some_and(|sent| Some(sent) < overdue);
-        let fast = self
-            .fast
-            .iter()
-            .any(|b| b.oldest().is_some_and(|sent| Some(sent) < overdue));
+        let singles = self.singles.oldest().is_some_and(|sent| Some(sent) < overdue);
+        let fast = self.fast.iter().any(|b| b.oldest().is_some_and(|sent| Some(sent) < overdue));
         if singles || fast {
             tracing::debug!("writes unanswered, sending them again");
             let entries = self.all_in_flight();
@@ -493,11 +459,7 @@ impl Actor {
     fn give_up(&mut self, now: Instant) {
         let limit = self.options.give_up_after;
         let expired = |entry: &Entry| {
-            let patience = if entry.setback.is_some() {
-                NO_RESPONDERS_PATIENCE
-            } else {
-                limit
-            };
+            let patience = if entry.setback.is_some() { NO_RESPONDERS_PATIENCE } else { limit };
             now.duration_since(entry.submitted) > patience.min(limit)
         };
         if !self.queue.iter().any(expired) {

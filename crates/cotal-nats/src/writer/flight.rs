@@ -61,10 +61,7 @@ impl Singles {
     /// Takes out the messages on `subject`.
     pub(super) fn take_subject(&mut self, subject: &str, into: &mut Vec<Entry>) {
         for slot in &mut self.slots {
-            if slot
-                .as_ref()
-                .is_some_and(|entry| entry.message.subject.as_str() == subject)
-            {
+            if slot.as_ref().is_some_and(|entry| entry.message.subject.as_str() == subject) {
                 into.extend(slot.take());
             }
         }
@@ -105,13 +102,7 @@ pub(super) struct FastBatch {
 impl FastBatch {
     pub(super) fn new(inbox_prefix: &str, id: String) -> Self {
         let reply_prefix = format!("{inbox_prefix}.{id}.{FLOW}.fail.");
-        Self {
-            id,
-            reply_prefix,
-            front: 1,
-            entries: VecDeque::new(),
-            committed: false,
-        }
+        Self { id, reply_prefix, front: 1, entries: VecDeque::new(), committed: false }
     }
 
     pub(super) fn unconfirmed(&self) -> usize {
@@ -161,9 +152,7 @@ impl FastBatch {
     }
 
     pub(super) fn holds(&self, subject: &str) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| entry.message.subject.as_str() == subject)
+        self.entries.iter().any(|entry| entry.message.subject.as_str() == subject)
     }
 
     pub(super) fn drain(self, into: &mut Vec<Entry>) {
@@ -240,19 +229,13 @@ mod tests {
 
     #[test]
     fn reports_are_told_apart() {
-        assert_eq!(
-            Flow::parse(br#"{"type":"ack","seq":7,"msgs":10}"#),
-            Some(Flow::Ack(7))
-        );
+        assert_eq!(Flow::parse(br#"{"type":"ack","seq":7,"msgs":10}"#), Some(Flow::Ack(7)));
         let last = br#"{"stream":"S","seq":900,"batch":"b","count":12}"#;
         assert_eq!(Flow::parse(last), Some(Flow::Final(12)));
         let gap = br#"{"type":"gap","last_seq":3,"seq":5}"#;
         assert_eq!(Flow::parse(gap), Some(Flow::Failed(None, None)));
         let err =
             br#"{"type":"err","seq":4,"error":{"code":400,"err_code":10054,"description":"d"}}"#;
-        assert!(matches!(
-            Flow::parse(err),
-            Some(Flow::Failed(Some(4), Some(_)))
-        ));
+        assert!(matches!(Flow::parse(err), Some(Flow::Failed(Some(4), Some(_)))));
     }
 }

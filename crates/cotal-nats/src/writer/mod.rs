@@ -44,39 +44,23 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message without further headers.
     pub fn new(subject: impl Into<Subject>, msg_id: Option<String>, payload: Bytes) -> Self {
-        Self {
-            subject: subject.into(),
-            msg_id,
-            headers: Vec::new(),
-            payload,
-        }
+        Self { subject: subject.into(), msg_id, headers: Vec::new(), payload }
     }
 
     /// Adds a header.
     #[must_use]
     pub fn with_header(mut self, name: &'static str, value: impl Into<HeaderValue>) -> Self {
-        self.headers
-            .push((HeaderName::from_static(name), value.into()));
+        self.headers.push((HeaderName::from_static(name), value.into()));
         self
     }
 
     /// Bytes as the broker counts them.
     pub(crate) fn wire_size(&self) -> usize {
         let line = |name: &str, value: &str| name.len() + value.len() + 4;
-        let id = self
-            .msg_id
-            .as_ref()
-            .map_or(0, |id| line(headers::MSG_ID, id));
-        let rest: usize = self
-            .headers
-            .iter()
-            .map(|(name, value)| line(name.as_ref(), value.as_str()))
-            .sum();
-        let block = if id + rest > 0 {
-            "NATS/1.0\r\n\r\n".len() + id + rest
-        } else {
-            0
-        };
+        let id = self.msg_id.as_ref().map_or(0, |id| line(headers::MSG_ID, id));
+        let rest: usize =
+            self.headers.iter().map(|(name, value)| line(name.as_ref(), value.as_str())).sum();
+        let block = if id + rest > 0 { "NATS/1.0\r\n\r\n".len() + id + rest } else { 0 };
         block + self.payload.len()
     }
 
@@ -154,9 +138,7 @@ pub struct BatchError {
 }
 
 fn first(failed: &[(usize, NatsError)]) -> String {
-    failed
-        .first()
-        .map_or_else(String::new, |(_, error)| error.to_string())
+    failed.first().map_or_else(String::new, |(_, error)| error.to_string())
 }
 
 /// Resolves when every message of a batch is confirmed or refused.
@@ -201,14 +183,7 @@ impl Writer {
         let actor = Actor::new(connection, options, receiver).await?;
         let task = tokio::spawn(actor.run());
         let permits = Arc::new(Semaphore::new(options.max_pending));
-        Ok((
-            Self {
-                submissions,
-                permits,
-                max_pending: options.max_pending,
-            },
-            task,
-        ))
+        Ok((Self { submissions, permits, max_pending: options.max_pending }, task))
     }
 
     /// Hands a batch in. Waits while too much is pending; the order of calls is the order on the wire.
@@ -225,15 +200,8 @@ impl Writer {
             .acquire_many_owned(wanted)
             .await
             .map_err(|_| NatsError::Closed)?;
-        let submission = Submission {
-            messages,
-            tell,
-            permit,
-        };
-        self.submissions
-            .send(submission)
-            .await
-            .map_err(|_| NatsError::Closed)?;
+        let submission = Submission { messages, tell, permit };
+        self.submissions.send(submission).await.map_err(|_| NatsError::Closed)?;
         Ok(Ticket { done, total })
     }
 

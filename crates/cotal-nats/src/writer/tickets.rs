@@ -31,13 +31,7 @@ impl Tickets {
         tell: oneshot::Sender<Result<(), BatchError>>,
         permit: OwnedSemaphorePermit,
     ) -> u64 {
-        let open = Open {
-            remaining: total,
-            total,
-            failed: Vec::new(),
-            tell,
-            _permit: permit,
-        };
+        let open = Open { remaining: total, total, failed: Vec::new(), tell, _permit: permit };
         self.open.push_back(Some(open));
         self.first + self.open.len() as u64 - 1
     }
@@ -64,22 +58,15 @@ impl Tickets {
     }
 
     fn resolve(&mut self, slot: usize) {
-        let Some(Open {
-            total,
-            mut failed,
-            tell,
-            ..
-        }) = self.open.get_mut(slot).and_then(Option::take)
+        let Some(Open { total, mut failed, tell, .. }) =
+            self.open.get_mut(slot).and_then(Option::take)
         else {
             return;
         };
         failed.sort_by_key(|(index, _)| *index);
         // Whoever dropped the ticket does not want to know.
-        let _ = tell.send(if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(BatchError { failed, total })
-        });
+        let _ =
+            tell.send(if failed.is_empty() { Ok(()) } else { Err(BatchError { failed, total }) });
         while let Some(None) = self.open.front() {
             self.open.pop_front();
             self.first += 1;

@@ -1,0 +1,196 @@
+//! Writes are confirmed once, in order, whatever happens to the broker meanwhile.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Broker, stream};
+use cotal_nats::js::Get;
+use cotal_nats::{Connection, Engine, NatsError, Outgoing, Writer, WriterOptions};
+use serde_json::json;
+
+const ENGINES: [Engine; 2] = [Engine::FastIngest, Engine::Pipelined];
+
+fn batch(range: std::ops::Range<usize>) -> Vec<Outgoing> {
+    range
+        .map(|n| {
+            Outgoing::new(format!("s.m{}", n % 50), Some(format!("id-{n}")), n.to_string().into())
+        })
+        .collect()
+}
+
+async fn bodies(connection: &Connection) -> Vec<usize> {
+    let mut all = Vec::new();
+    loop {
+        let from = all.last().map_or(1, |(seq, _)| seq + 1);
+        let page = connection.direct_next("S", from, "s.>", 500).await.expect("a page");
+        if page.messages.is_empty() {
+            return all.into_iter().map(|(_, body)| body).collect();
+        }
+        for message in page.messages {
+            let text = std::str::from_utf8(&message.payload).expect("text");
+            all.push((message.seq, text.parse().expect("a number")));
+        }
+    }
+}
+
+async fn setup(broker: &Broker) -> Connection {
+    let connection = broker.connect().await;
+    stream(&connection, json!({ "allow_batched": true, "allow_direct": true })).await;
+    connection
+}
+
+#[tokio::test]
+async fn everything_is_stored_once_in_order_and_a_repeat_stores_nothing() {
+    for engine in ENGINES {
+        let broker = Broker::open();
+        let connection = setup(&broker).await;
+        let (writer, task) =
+            Writer::start(&connection, WriterOptions::new(engine)).await.expect("a writer");
+        let first = writer.submit(batch(0..3_000)).await.expect("submitted");
+        let second = writer.submit(batch(3_000..3_010)).await.expect("submitted");
+        let third = writer.submit(batch(3_010..6_000)).await.expect("submitted");
+        for ticket in [first, second, third] {
+            ticket.await.expect("confirmed");
+        }
+        assert_eq!(bodies(&connection).await, (0..6_000).collect::<Vec<_>>(), "{engine:?}");
+        writer.write(batch(2_000..4_000)).await.expect("a repeat is confirmed");
+        assert_eq!(connection.last_seq("S").await.expect("an answer"), 6_000, "{engine:?}");
+        drop(writer);
+        task.await.expect("the task ends with its handles");
+    }
+}
+
+#[tokio::test]
+async fn fast_ingest_is_what_serves_a_burst() {
+    let broker = Broker::open();
+    let connection = setup(&broker).await;
+    assert_eq!(Engine::best(&connection, true), Engine::FastIngest);
+    assert_eq!(Engine::best(&connection, false), Engine::Pipelined);
+    let mut reports = connection
+        .subscribe(format!("{}.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
+        .await
+        .expect("an ear");
+    let options = WriterOptions::new(Engine::FastIngest);
+    let (writer, _task) = Writer::start(&connection, options).await.expect("a writer");
+    writer.write(batch(0..500)).await.expect("confirmed");
+    let report = reports.next().await.expect("a report of the broker");
+    assert!(report.payload.starts_with(b"{\"type\":\"ack\""), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_lone_message_is_confirmed_at_once() {
+    for engine in ENGINES {
+        let broker = Broker::open();
+        let connection = setup(&broker).await;
+        let (writer, _task) =
+            Writer::start(&connection, WriterOptions::new(engine)).await.expect("a writer");
+        for range in [0..1, 1..3, 3..103] {
+            let begin = Instant::now();
+            writer.write(batch(range)).await.expect("confirmed");
+            assert!(begin.elapsed() < Duration::from_secs(1), "{engine:?} {:?}", begin.elapsed());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_in_the_middle_loses_nothing_that_was_confirmed_and_confirms_all_in_the_end() {
+    for engine in ENGINES {
+        let mut broker = Broker::open();
+        let connection = setup(&broker).await;
+        let mut options = WriterOptions::new(engine);
+        options.max_in_flight = 256;
+        let (writer, task) = Writer::start(&connection, options).await.expect("a writer");
+        let feeder = tokio::spawn(async move {
+            let mut tickets = Vec::new();
+            for start in (0..40_000).step_by(500) {
+                tickets.push(writer.submit(batch(start..start + 500)).await.expect("submitted"));
+            }
+            tickets
+        });
+        while connection.last_seq("S").await.expect("an answer") < 3_000 {
+            tokio::task::yield_now().await;
+        }
+        broker.kill();
+        broker.start();
+        for ticket in feeder.await.expect("no panic") {
+            ticket.await.expect("confirmed in the end");
+        }
+        task.await.expect("the task ends");
+        let stored = bodies(&connection).await;
+        let mut sorted = stored.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..40_000).collect::<Vec<_>>(), "{engine:?}: each exactly once");
+        assert_eq!(stored, sorted, "{engine:?}: in the order of submission");
+    }
+}
+
+#[tokio::test]
+async fn one_denied_message_does_not_hold_up_its_neighbours() {
+    for engine in ENGINES {
+        let broker = Broker::restricted(r#"{ publish: { deny: ["s.m7"] } }"#);
+        let connection = setup(&broker).await;
+        let (writer, _task) =
+            Writer::start(&connection, WriterOptions::new(engine)).await.expect("a writer");
+        let ticket = writer.submit(batch(0..500)).await.expect("submitted");
+        let error = ticket.await.expect_err("ten are denied");
+        let denied: Vec<_> = error.failed.iter().map(|(index, _)| *index).collect();
+        assert_eq!(denied, (7..500).step_by(50).collect::<Vec<_>>(), "{engine:?}");
+        assert!(error.failed.iter().all(|(_, e)| e.is_denied()), "{engine:?} {error}");
+        let expected: Vec<_> = (0..500).filter(|n| n % 50 != 7).collect();
+        assert_eq!(bodies(&connection).await, expected, "{engine:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_message_is_quoted_and_its_neighbours_are_stored() {
+    for engine in ENGINES {
+        let broker = Broker::open();
+        let connection = broker.connect().await;
+        let settings = json!({ "allow_batched": true, "allow_direct": true, "max_msg_size": 200 });
+        stream(&connection, settings).await;
+        let (writer, _task) =
+            Writer::start(&connection, WriterOptions::new(engine)).await.expect("a writer");
+        let mut messages = batch(0..300);
+        messages[150].payload = vec![b'x'; 400].into();
+        let error = writer.submit(messages).await.expect("submitted").await.expect_err("one fails");
+        let [(150, NatsError::Refused { err_code: 10_054, .. })] = &error.failed[..] else {
+            panic!("{engine:?} {error:?}")
+        };
+        let expected: Vec<_> = (0..300).filter(|n| *n != 150).collect();
+        assert_eq!(bodies(&connection).await, expected, "{engine:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_takes_no_fast_batches_is_written_one_by_one() {
+    let broker = Broker::open();
+    let connection = broker.connect().await;
+    stream(&connection, json!({ "allow_direct": true })).await;
+    let options = WriterOptions::new(Engine::FastIngest);
+    let (writer, _task) = Writer::start(&connection, options).await.expect("a writer");
+    writer.write(batch(0..500)).await.expect("confirmed");
+    assert_eq!(bodies(&connection).await, (0..500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn nobody_serving_the_subject_and_too_large_are_typed() {
+    for engine in ENGINES {
+        let broker = Broker::with("max_payload: 4096\n");
+        let connection = broker.connect().await;
+        let mut options = WriterOptions::new(engine);
+        options.give_up_after = Duration::from_secs(1);
+        let (writer, _task) = Writer::start(&connection, options).await.expect("a writer");
+        let error =
+            writer.submit(batch(0..100)).await.expect("submitted").await.expect_err("no stream");
+        assert_eq!(error.failed.len(), 100, "{engine:?}");
+        assert!(
+            error.failed.iter().all(|(_, e)| matches!(e, NatsError::NoResponders { .. })),
+            "{error}"
+        );
+        let large = vec![Outgoing::new("s.x", None, vec![0; 5_000].into())];
+        let error = writer.submit(large).await.expect("submitted").await.expect_err("too large");
+        assert!(matches!(error.failed[0].1, NatsError::TooLarge { max: 4_096, .. }), "{error}");
+        assert!(connection.get_message("S", Get::Seq(1)).await.unwrap_err().is_absent());
+    }
+}
