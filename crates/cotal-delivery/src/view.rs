@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, NatsError, Watch, WatchEvent, WatchOptions};
+use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, WatchOptions};
 use cotal_rules::directory::{Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::names::{Bucket, member_key};
@@ -221,19 +221,11 @@ impl View {
             return;
         }
         match self.kv(feed).history(key).await {
-            Ok(entries) => {
-                let older = entries.iter().rev().filter(|entry| entry.revision < revision);
-                for entry in older.map_while(|entry| entry.live()) {
-                    if !matches!(
-                        self.recover_older(feed, key, entry, revision),
-                        Applied::Garbled(_)
-                    ) {
-                        break;
-                    }
-                }
-            }
+            Ok(entries) => self.recover_from(feed, key, &entries, revision),
             Err(error) => {
-                warn!(space = %self.space, ?feed, %error, "the row's history is unreadable")
+                // What stands behind the garbage is not known, so nothing is written over it.
+                warn!(space = %self.space, ?feed, %error, "the row's history is unreadable");
+                return;
             }
         }
         if feed == Feed::Members {
@@ -241,13 +233,23 @@ impl View {
         }
     }
 
-    fn recover_older(&self, feed: Feed, key: &str, value: &[u8], garbled: u64) -> Applied {
+    /// Gives the directory the values before `garbled`, newest first, until one is a row. What lies
+    /// before a deletion is not in force any more.
+    fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
+        let older = entries.iter().rev().filter(|entry| entry.revision < garbled);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        match feed {
-            Feed::Members => state.directory.recover_member(key, value, garbled),
-            Feed::Acl => state.directory.recover_acl(key, value, garbled),
-            Feed::Channels => state.directory.recover_channel(key, value, garbled),
-            Feed::Presence => Applied::Ignored,
+        for entry in older {
+            let Some(value) = entry.live() else { return };
+            let (directory, revision) = (&mut state.directory, entry.revision);
+            let applied = match feed {
+                Feed::Members => directory.recover_member(key, value, revision),
+                Feed::Acl => directory.recover_acl(key, value, revision),
+                Feed::Channels => directory.recover_channel(key, value, revision),
+                Feed::Presence => return,
+            };
+            if applied == Applied::Applied {
+                return;
+            }
         }
     }
 
