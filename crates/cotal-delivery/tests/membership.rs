@@ -8,8 +8,8 @@ use cotal_delivery::Lane;
 use cotal_nats::{Delivery, NatsError, Subject};
 use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually};
 use cotal_wire::control::{Code, JoinShortfall, Reply};
-use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, member_key};
-use cotal_wire::rows::{MemberRow, MemberState};
+use cotal_wire::names::{Bucket, DEFAULTS_KEY, DELIVERY, FANOUT, READER, member_key};
+use cotal_wire::rows::{DeliveryClass, MemberRow, MemberState};
 use cotal_wire::{Channel, Lifecycle};
 use serde_json::{Value, json};
 
@@ -308,18 +308,27 @@ async fn mem_1_a_garbled_member_row_is_no_row_and_no_absence_and_is_written_back
     assert_eq!(Supervisor::of(&mesh).await.status().await.garbled_rows, 4);
 }
 
-/// No memory has the row: the bucket's history does.
+/// No memory has the row: the bucket's history does, also behind several garbled values.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_row_garbled_while_no_daemon_runs_is_taken_from_the_history() {
     let (mesh, mut lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
+    mesh.set_class(TEAM, DeliveryClass::Durable).await;
+    let live = json!({ "deliveryClass": "live" }).to_string();
+    god.kv(Bucket::Channels).put(DEFAULTS_KEY, live.into()).await.expect("defaults");
     lane.stop();
     lane.ended().await.expect("a clean end");
-    let ack = r#"{"stream":"CHAT_main","seq":1}"#;
-    god.kv(Bucket::Members).put(&key(&bob.lifecycle), ack.into()).await.expect("a garbled row");
-    god.kv(Bucket::Acl).put(&bob.lifecycle.dotted(), ack.into()).await.expect("a garbled row");
-    //god.kv(Bucket::Channels).put(TEAM, ack.into()).await.expect("a garbled row");
+    let rows = [
+        (Bucket::Members, key(&bob.lifecycle)),
+        (Bucket::Acl, bob.lifecycle.dotted()),
+        (Bucket::Channels, TEAM.to_owned()),
+    ];
+    for (bucket, key) in rows {
+        for garbage in [r#"{"stream":"CHAT_main","seq":1}"#, "", "[]"] {
+            god.kv(bucket).put(&key, garbage.into()).await.expect("a garbled row");
+        }
+    }
     alice.post(TEAM, "m", &[]).await;
     let _next = mesh.lane().await;
     assert_eq!(bob.receive(1).await, ["m"]);
