@@ -87,11 +87,16 @@ impl HistoryRead {
             PullConsumer::open(&self.connection, &chat, &config.name, options).await?;
         loop {
             let page = consumer.next_batch(PAGE, SILENCE).await?;
-            let Some(last) = page.last() else {
+            if page.is_empty() {
                 return Err(HistoryError::Silence);
-            };
-            let done = last.pending == 0;
+            }
+            let mut done = false;
             for post in page {
+                let found = self.space.parse_chat(&post.subject);
+                if found.is_none_or(|(_, channel)| channel != self.channel) {
+                    continue;
+                }
+                done = post.pending == 0;
                 let seq = Some(post.stream_seq);
                 // A forged or garbled post in the stream is nobody's history.
                 if let Ok(copy) = copy::post(&self.space, &post.subject, post.payload, seq) {

@@ -7,7 +7,7 @@ use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
-use crate::copy::{self, Copy, Rejected};
+use crate::copy;
 use crate::incoming::Source;
 use crate::notice::Notice;
 use crate::sink::Sink;
@@ -110,26 +110,20 @@ impl Pump {
         }
     }
 
+    /// What a delivery is, its subject says: a pull that an earlier process of the agent left at the broker
+    /// may answer into this one's inbox, and then brings the other durable's message here.
     async fn admit(&self, delivery: Delivery, name: &str) {
-        let (judged, source) = match self.durable {
-            Durable::Delivery => (self.judge_delivery(&delivery), Source::Durable),
-            Durable::Direct => (self.judge_direct(&delivery), Source::Direct),
-        };
-        self.sink.durable(judged, source, delivery, name).await;
-    }
-
-    fn judge_delivery(&self, delivery: &Delivery) -> Result<Copy, Rejected> {
-        let chat_seq = delivery.header(SEQ_HEADER).and_then(|seq| seq.parse().ok());
-        copy::delivered(delivery.payload.clone(), chat_seq, delivery.stream_seq)
-    }
-
-    fn judge_direct(&self, delivery: &Delivery) -> Result<Copy, Rejected> {
-        copy::direct(
-            &self.space,
-            &self.own.principal,
-            &delivery.subject,
-            delivery.payload.clone(),
-            delivery.stream_seq,
-        )
+        let (stored, body) = (delivery.stream_seq, delivery.payload.clone());
+        let own = &self.own.principal;
+        if self.space.parse_dlv(&delivery.subject).as_ref() == Some(&self.own) {
+            let chat_seq = delivery.header(SEQ_HEADER).and_then(|seq| seq.parse().ok());
+            let judged = copy::delivered(body, chat_seq, stored);
+            self.sink.durable(judged, Source::Durable, delivery, name).await;
+        } else if self.space.parse_inst(&delivery.subject).is_some_and(|(to, _)| to == *own) {
+            let judged = copy::direct(&self.space, own, &delivery.subject, body, stored);
+            self.sink.durable(judged, Source::Direct, delivery, name).await;
+        } else {
+            tracing::debug!(subject = %delivery.subject, "a delivery for something else is left alone");
+        }
     }
 }

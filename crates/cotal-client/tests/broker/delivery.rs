@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cotal_client::{Draft, Notice, Source};
+use cotal_nats::{PullConsumer, PullOptions};
 use cotal_testkit::Mesh;
 
 use crate::support::{
-    channel, configure, endpoint, message, message_within, nothing, nothing_waits_for, notice,
-    post_raw, sender, stopped, texts,
+    channel, configure, endpoint, lifecycle, message, message_within, nothing, nothing_waits_for,
+    notice, post_raw, sender, stopped, texts,
 };
 
 #[tokio::test]
@@ -150,6 +151,29 @@ async fn an_endpoint_outlives_its_broker_and_reads_on() {
     assert_eq!(texts(&bob, 1).await, ["live again"]);
     alice.dm(bob.principal(), "after").await.unwrap();
     assert_eq!(texts(&bob, 1).await, ["after"]);
+}
+
+#[tokio::test]
+async fn a_pull_that_a_dead_process_left_behind_brings_its_message_to_the_right_place() {
+    let mesh = Mesh::start().await;
+    let (alice, creds) = (
+        mesh.add_agent("alice", &[], &[], None).await,
+        mesh.add_agent("bob", &[], &[], None).await,
+    );
+    let bob = lifecycle(&creds);
+    let (stream, name) = (mesh.space().dm_stream(), mesh.space().dm_consumer(&bob));
+    let dead = mesh.connect(&creds).await;
+    let mut pull = PullConsumer::open(&dead, &stream, &name, PullOptions::default()).await.unwrap();
+    let nothing_yet = pull.next_batch(1, Duration::from_millis(50)).await.unwrap();
+    assert!(nothing_yet.is_empty());
+    drop((pull, dead));
+
+    let living = endpoint(&mesh, &creds).await;
+    let alice = sender(&mesh, &alice).await;
+    for n in 0..3 {
+        alice.dm(&bob.principal, Draft::text(n.to_string())).await.unwrap();
+    }
+    assert_eq!(texts(&living, 3).await, ["0", "1", "2"]);
 }
 
 #[tokio::test]

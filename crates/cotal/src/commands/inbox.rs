@@ -89,7 +89,10 @@ impl Reader<'_> {
             match self.next().await? {
                 None => break,
                 Some(Event::Message(incoming)) => {
-                    self.print(&incoming)?;
+                    if let Err(unprinted) = self.print(&incoming) {
+                        incoming.release().await?;
+                        return Err(unprinted);
+                    }
                     incoming.ack_confirmed().await?;
                     printed += 1;
                 }
