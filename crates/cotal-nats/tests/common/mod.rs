@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use cotal_broker::{LocateOptions, cache_dir, locate};
 use cotal_nats::{
     ConnectOptions, Connection, CredsSource, Delivery, PullConsumer, js::ConsumerAction,
 };
@@ -85,6 +86,7 @@ impl Drop for Broker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        #[allow(clippy::print_stderr, reason = "a failed test shows the broker's side")]
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
             eprintln!("broker log:\n{log}");
@@ -104,15 +106,19 @@ fn spawn(dir: &TempDir) -> Child {
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
-        .expect("nats-server starts; set COTAL_NATS_SERVER to its path")
+        .expect("nats-server starts")
 }
 
+/// The server that the product itself would use.
 fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("COTAL_NATS_SERVER") {
-        return path.into();
-    }
-    let stopgap = PathBuf::from("/tmp/w/bin/nats-server");
-    if stopgap.exists() { stopgap } else { "nats-server".into() }
+    let env = std::env::var_os;
+    let options = LocateOptions {
+        explicit: env("COTAL_NATS_SERVER").map(PathBuf::from),
+        path_env: env("PATH"),
+        cache_dir: cache_dir(env("XDG_CACHE_HOME"), env("HOME")).expect("a home directory"),
+        allow_fetch: true,
+    };
+    locate(&options).expect("a nats-server").path
 }
 
 /// A stream `S` on `s.>` with `more` settings.
