@@ -126,6 +126,8 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
         }
     };
     recorder.abort();
+    // A record that is just being written must be there before it can be removed.
+    let _ = recorder.await;
     if let Err(error) = record.remove_if(std::process::id()) {
         warn!(%space, %error, "the process record could not be removed");
     }
