@@ -4,7 +4,7 @@ use cotal_nats::{Connection, NatsError};
 use cotal_rules::overflow::{Overflow, OverflowMeter};
 use cotal_wire::{Lifecycle, Space};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -68,6 +68,31 @@ pub(crate) fn caps(
 }
 
 impl CapMeter {
+    /// Takes what DLV holds for every member before this lane hands anything over, so that misses
+    /// are exact from the first on.
+    ///
+    /// # Errors
+    /// When the broker does not say.
+    pub(crate) async fn seed(&self) -> Result<(), NatsError> {
+        let (stream, filter) = (self.space.dlv_stream(), self.space.dlv_all());
+        let mut offset = 0;
+        loop {
+            let page = self.connection.stream_info_subjects(&stream, &filter, offset).await?;
+            let got = page.subjects.len() as u64;
+            let mut meter = self.meter();
+            for (subject, held) in page.subjects {
+                if let Some(member) = self.space.parse_dlv(&subject) {
+                    meter.seed(&member, held);
+                }
+            }
+            offset += got;
+            if got == 0 || offset >= page.total {
+                meter.all_seeded();
+                return Ok(());
+            }
+        }
+    }
+
     /// Checks who could be full, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut suspects = HashSet::new();
@@ -90,15 +115,17 @@ impl CapMeter {
         }
     }
 
+    fn meter(&self) -> MutexGuard<'_, OverflowMeter> {
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn check(&self, member: &Lifecycle) -> Result<(), NatsError> {
         let consumer = self.space.dlv_consumer(member);
+        let mark = self.meter().mark(member);
         let info = self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await?;
         let unread = info.num_pending + info.num_ack_pending;
         let principal = &member.principal;
-        let found = {
-            let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
-            meter.checked(member, unread)
-        };
+        let found = self.meter().checked(member, mark, unread);
         match found {
             Overflow::Quiet => {}
             Overflow::Began { missed } => {

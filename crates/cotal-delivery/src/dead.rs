@@ -20,6 +20,7 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
+use crate::caps::Caps;
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
@@ -128,6 +129,7 @@ pub(crate) struct Retrier {
     pub(crate) book: DeadBook,
     pub(crate) parked: BTreeMap<u64, Parked>,
     pub(crate) remover: Remover,
+    pub(crate) caps: Caps,
 }
 
 /// See [`Known`]; opaque to the lane.
@@ -234,6 +236,7 @@ impl Retrier {
             Verdict::Release => match self.hand_off(&known.row, &entry, &stored).await {
                 Ok(()) => {
                     add(&self.counters.delivered, 1);
+                    self.caps.handed_off(std::iter::once(&known.row.member()));
                     self.close(known).await
                 }
                 Err(error @ NatsError::TooLarge { .. }) => {

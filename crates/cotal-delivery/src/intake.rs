@@ -11,6 +11,8 @@ use crate::gate::Gate;
 
 /// How long one look for messages lasts.
 const LOOK: Duration = Duration::from_secs(30);
+/// Between two attempts to make a consumer again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// A consumer that is read for as long as the lane lives.
 pub(crate) struct Intake {
@@ -20,7 +22,9 @@ pub(crate) struct Intake {
     consumer: String,
     options: PullOptions,
     pull: PullConsumer,
-    vanished: bool,
+    /// How the consumer is made again, while it is missing. Kept until that is done, so that a
+    /// cancelled attempt is repeated and not contradicted.
+    missing: Option<ConsumerConfig>,
 }
 
 impl Intake {
@@ -40,7 +44,7 @@ impl Intake {
             consumer: consumer.to_owned(),
             options,
             pull: PullConsumer::open(connection, stream, consumer, options).await?,
-            vanished: false,
+            missing: None,
         })
     }
 
@@ -57,8 +61,10 @@ impl Intake {
     ) -> Result<Vec<Delivery>, PullError> {
         loop {
             gate.open().await;
-            if self.vanished {
-                self.create_again(&resume()).await?;
+            if let Some(config) = self.missing.clone()
+                && !self.create_again(&config).await?
+            {
+                continue;
             }
             match self.pull.next_batch(max, LOOK).await {
                 Ok(batch) => return Ok(batch),
@@ -67,7 +73,7 @@ impl Intake {
                         space = %self.space, stream = self.stream, consumer = self.consumer,
                         "the consumer vanished under the daemon; it is created again"
                     );
-                    self.vanished = true;
+                    self.missing = Some(resume());
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
@@ -77,7 +83,8 @@ impl Intake {
         }
     }
 
-    async fn create_again(&mut self, config: &ConsumerConfig) -> Result<(), PullError> {
+    /// Whether the consumer is there again, and bound.
+    async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
         let filter = config.filter_subject.as_deref();
         let create = ConsumerAction::Create;
         let made = self
@@ -87,16 +94,30 @@ impl Intake {
         match made {
             Ok(_) => {}
             Err(error @ NatsError::Denied { .. }) => return Err(error.into()),
+            Err(error) if error.is_conflict() => {
+                self.remove_stranger().await;
+                return Ok(false);
+            }
             Err(error) => {
                 warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                return Ok(());
+                tokio::time::sleep(AGAIN).await;
+                return Ok(false);
             }
         }
         self.pull =
             PullConsumer::open(&self.connection, &self.stream, &self.consumer, self.options)
                 .await?;
-        self.vanished = false;
-        Ok(())
+        self.missing = None;
+        Ok(true)
+    }
+
+    /// Somebody made another consumer in place of the one that vanished. It begins elsewhere, so
+    /// reading on from it could skip messages.
+    async fn remove_stranger(&self) {
+        warn!(space = %self.space, consumer = self.consumer, "another consumer stands in its place; it is removed");
+        if let Err(error) = self.connection.delete_consumer(&self.stream, &self.consumer).await {
+            warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 }

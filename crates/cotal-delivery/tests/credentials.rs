@@ -98,3 +98,15 @@ fn cotal_manager_clock() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     i64::try_from(now.expect("a clock").as_secs()).expect("a clock")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
+    let (mesh, store) = two_spaces().await;
+    // The evictor of another rotation: as a crash between the two writes leaves it.
+    let other = text(&store, "other", SecretKind::ConnectionEvictor);
+    store.put(&key("main", SecretKind::ConnectionEvictor), &Secret::new(other)).expect("stored");
+    assert!(matches!(refused(&mesh).await, CredentialError::Torn(_)));
+    // Minting mends it: the pair is rotated together.
+    cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");
+    drop(mesh.lane().await);
+}

@@ -59,3 +59,40 @@ async fn evc_3_a_kick_is_never_success_a_scan_that_sees_nothing_is() {
     let gone = evict(&manager, "local.bob").await;
     assert_eq!((gone.kicked, gone.remaining, gone.verified_gone), (0, 0, true));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_2_without_an_evictor_eviction_is_refused_and_the_rest_serves() {
+    let mesh = Mesh::start().await;
+    let store = cotal_workspace::FileStore::new(mesh.root().clone());
+    let kind = cotal_workspace::SecretKind::ConnectionEvictor;
+    let key = cotal_workspace::SecretKey::new(mesh.space(), kind);
+    cotal_workspace::SecretStore::delete(&store, &key).expect("deleted");
+    let _lane = mesh.lane().await;
+    let manager = supervisor(&mesh).await;
+    let bob = mesh.peer("bob", &["a"], &[]).await;
+    let args = json!({ "principal": "local.bob" });
+    let refused = manager.control("delivery-admin", "evictPrincipal", args).await;
+    let refused = refused.expect("an answer");
+    assert!(!refused.ok && refused.error.is_some_and(|why| why.contains("connection-evictor")));
+    let live = liveness(&manager, "local.bob").await;
+    assert_eq!((live.state, live.scan_complete), (cotal_wire::control::LiveState::Live, true));
+    assert!(bob.join("a").await.durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_4_a_connection_id_that_a_caller_supplies_selects_nothing() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let manager = supervisor(&mesh).await;
+    let bob = mesh.peer("bob", &["a"], &[]).await;
+    let carol = mesh.peer("carol", &["a"], &[]).await;
+    let cid = carol.connection.client_id();
+    let drops = carol.connection.state().borrow().drops;
+    bob.connection.close(std::time::Duration::from_secs(5)).await;
+    let args = json!({ "principal": "local.bob", "cid": cid, "cids": [cid] });
+    let reply = manager.control("delivery-admin", "evictPrincipal", args).await;
+    let data = reply.expect("an answer").data.expect("an eviction");
+    let eviction: Eviction = serde_json::from_value(data).expect("an eviction");
+    assert_eq!(eviction.kicked, 0);
+    assert_eq!(carol.connection.state().borrow().drops, drops, "carol was not touched");
+}

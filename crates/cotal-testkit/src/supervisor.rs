@@ -23,6 +23,12 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
+    /// A caller that is `principal` on `connection`.
+    #[must_use]
+    pub fn new(connection: Connection, principal: Principal, space: Space) -> Self {
+        Self { connection, principal, space }
+    }
+
     /// Of the first space of `mesh`.
     ///
     /// # Panics

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::Admin;
-use crate::caps;
+use crate::caps::{self, Caps};
 use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::credentials::Identity;
@@ -163,7 +163,8 @@ impl Parts {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
         let book = DeadBook::new(&self.connection, &self.space);
-        let backlog = self.start_reader(tasks, stop, dlv, book.clone()).await?;
+        let caps = self.start_caps(tasks, stop).await?;
+        let backlog = self.start_reader(tasks, stop, dlv, book.clone(), caps.clone()).await?;
         self.start_fanout(tasks, stop, inbox.clone(), backlog).await?;
         let retrier = Retrier {
             space: self.space.clone(),
@@ -174,6 +175,7 @@ impl Parts {
             book,
             parked: BTreeMap::new(),
             remover: self.remover(),
+            caps,
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
@@ -233,6 +235,7 @@ impl Parts {
         stop: &CancellationToken,
         writer: Writer,
         dead: DeadBook,
+        caps: Caps,
     ) -> Result<u64, LaneError> {
         let stream = self.space.inbox_stream();
         let info = self.ensure(&stream, &self.space.reader_config()).await?;
@@ -242,7 +245,6 @@ impl Parts {
         let backlog =
             self.connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
         let intake = self.intake(&stream, READER, PULL_ENTRIES).await?;
-        let (caps, meter) = caps::caps(&self.space, &self.connection, &self.counters);
         let reader = Reader {
             space: self.space.clone(),
             view: Arc::clone(&self.view),
@@ -262,12 +264,23 @@ impl Parts {
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(reader.run(token).await?) });
+        Ok(backlog)
+    }
+
+    /// Starts the meter of what the store's cap takes, before anything is handed over.
+    async fn start_caps(
+        &self,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+    ) -> Result<Caps, LaneError> {
+        let (caps, meter) = caps::caps(&self.space, &self.connection, &self.counters);
+        meter.seed().await.map_err(broker("cannot read DLV"))?;
         let token = stop.clone();
         tasks.spawn(async move {
             meter.run(token).await;
             Ok(())
         });
-        Ok(backlog)
+        Ok(caps)
     }
 
     async fn start_fanout(
