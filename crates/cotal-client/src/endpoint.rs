@@ -28,6 +28,9 @@ use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
 use crate::sink::{NOTICES, QUEUE, Sink, answered, new_ledger};
 
+/// A durable copy follows its live one within milliseconds where a daemon serves.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -105,6 +108,8 @@ impl Endpoint {
             ledger: new_ledger(),
             messages: messages_in,
             notices: notices_in,
+            backed: Arc::default(),
+            caught_up: Arc::default(),
             stop: stop.clone(),
         };
         let (space, own) = (&identity.space, &identity.lifecycle.principal);
@@ -215,11 +220,15 @@ impl Endpoint {
         &self.inner.identity.space
     }
 
-    /// Ends it: gives back what was not acked, ends every task, removes the presence, flushes the acks and
+    /// Ends it: waits a moment for the durable copies of what was acked before they came, so that these are
+    /// acked too and not surfaced again elsewhere; gives back what was not acked, ends every task, removes the presence, flushes the acks and
     /// closes the connection. A second call finds nothing to do.
     pub async fn close(&self) {
         let grace = self.inner.options.grace;
-        // First the ledger, so that a copy which a task drops in the next moment is given back too.
+        if self.inner.options.receive && self.connection().is_connected() {
+            let _ = timeout(LINGER, self.inner.sink.caught_up()).await;
+        }
+        // Then the ledger, so that a copy which a task drops in the next moment is given back too.
         locked(&self.inner.sink.ledger).shut();
         self.inner.stop.cancel();
         self.inner.tasks.close();

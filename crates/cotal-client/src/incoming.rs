@@ -34,6 +34,17 @@ pub enum Place {
     Direct,
 }
 
+impl Place {
+    /// The channel, unless it is a direct message.
+    #[must_use]
+    pub fn channel(&self) -> Option<&Channel> {
+        match self {
+            Self::Channel { channel, .. } => Some(channel),
+            Self::Direct => None,
+        }
+    }
+}
+
 /// The way on which a message reached this endpoint first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -124,10 +135,7 @@ impl Incoming {
     /// The channel it was posted on.
     #[must_use]
     pub fn channel(&self) -> Option<&Channel> {
-        match &self.place {
-            Place::Channel { channel, .. } => Some(channel),
-            Place::Direct => None,
-        }
+        self.place.channel()
     }
 
     /// Done with it: every copy of it is acked, also one that comes later.

@@ -267,7 +267,10 @@ impl Endpoint {
         };
         let joined: Result<Joined, _> = self.control(op::DURABLE_JOIN, &args).await;
         match joined {
-            Ok(Joined { durable: true, generation, .. }) => Backstop::Durable { generation },
+            Ok(Joined { durable: true, generation, .. }) => {
+                self.sink().backed().insert(channel.clone());
+                Backstop::Durable { generation }
+            }
             Ok(Joined { reason: Some(JoinShortfall::Evicted), .. }) => {
                 Backstop::Unestablished(Shortfall::Evicted)
             }
@@ -308,6 +311,7 @@ impl Endpoint {
             lifecycle_uid: Some(self.identity().lifecycle.uid),
         };
         let left: LeftReply = self.control(op::DURABLE_LEAVE, &args).await?;
+        self.sink().backed().remove(channel);
         Ok(match left.already_left {
             Some(true) => Left::NotMember,
             _ => Left::Durable { generation },
@@ -320,6 +324,8 @@ impl Endpoint {
     /// As any control request.
     pub async fn memberships(&self) -> Result<Vec<MembershipItem>, ControlError> {
         let listed: Memberships = self.control(op::LIST_MEMBERSHIPS, &json!({})).await?;
+        let backed = listed.memberships.iter().filter(|item| item.activated);
+        *self.sink().backed() = backed.map(|item| item.channel.clone()).collect();
         Ok(listed.memberships)
     }
 

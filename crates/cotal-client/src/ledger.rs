@@ -52,7 +52,8 @@ pub(crate) struct Owed<T> {
 enum State<T> {
     /// Queued for the caller, or in its hands.
     Open(Vec<Owed<T>>),
-    Acked,
+    /// The caller acked it; `expecting` while no copy that the broker wants acked has come.
+    Acked { expecting: bool },
     /// The caller let go of it without an ack.
     Dropped,
 }
@@ -61,6 +62,8 @@ enum State<T> {
 struct Entry<T> {
     ticket: u64,
     state: State<T>,
+    /// Whether a copy that the broker wants acked is bound to come.
+    backed: bool,
 }
 
 /// The ledger of one endpoint; `T` acks a copy.
@@ -71,6 +74,8 @@ pub(crate) struct Ledger<T> {
     closed: VecDeque<Claim>,
     remembered: usize,
     next_ticket: u64,
+    /// How many acked entries still expect the copy that the broker wants acked.
+    expected: usize,
     shut: bool,
     /// What is to be given back once nothing is pulled any more.
     returned: Vec<Owed<T>>,
@@ -84,19 +89,21 @@ impl<T> Ledger<T> {
             closed: VecDeque::new(),
             remembered,
             next_ticket: 0,
+            expected: 0,
             shut: false,
             returned: Vec::new(),
         }
     }
 
-    /// Judges one copy; `owed` is there when the broker wants an ack for it.
-    pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>) -> Verdict<T> {
+    /// Judges one copy; `owed` is there when the broker wants an ack for it, and `backed` says of one
+    /// without that a copy with is bound to come.
+    pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>, backed: bool) -> Verdict<T> {
         if self.shut {
             self.returned.extend(owed);
             return Verdict::Hold;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
-            return self.open(key, owed, false);
+            return self.open(key, owed, backed, false);
         };
         match (&mut entry.state, owed) {
             (State::Open(held), Some(owed)) => {
@@ -105,38 +112,54 @@ impl<T> Ledger<T> {
                 held.push(owed);
                 Verdict::Hold
             }
-            (State::Acked, Some(owed)) => Verdict::Ack(owed.token),
-            (State::Dropped, Some(owed)) => self.open(key, Some(owed), true),
+            (State::Acked { expecting }, Some(owed)) => {
+                self.expected -= usize::from(std::mem::take(expecting));
+                Verdict::Ack(owed.token)
+            }
+            (State::Dropped, Some(owed)) => self.open(key, Some(owed), backed, true),
             (_, None) => Verdict::Hold,
         }
     }
 
-    fn open(&mut self, key: Key, owed: Option<Owed<T>>, again: bool) -> Verdict<T> {
+    fn open(&mut self, key: Key, owed: Option<Owed<T>>, backed: bool, again: bool) -> Verdict<T> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         let state = State::Open(owed.into_iter().collect());
-        self.entries.insert(key.clone(), Entry { ticket, state });
+        let entry = Entry { ticket, state, backed };
+        self.entries.insert(key.clone(), entry);
         Verdict::Surface { claim: Claim { key, ticket }, again }
+    }
+
+    /// How many acked messages are still to be acked at the broker, once its copy has come.
+    pub(crate) fn expected(&self) -> usize {
+        self.expected
     }
 
     /// The caller is done with it: the copies to ack, or `None` when the ledger was shut before.
     pub(crate) fn ack(&mut self, claim: &Claim) -> Option<Vec<T>> {
-        self.close(claim, State::Acked)
+        self.close(claim, true)
     }
 
     /// The caller lets go of it: the copies that the broker may send again.
     pub(crate) fn release(&mut self, claim: &Claim) -> Option<Vec<T>> {
-        self.close(claim, State::Dropped)
+        self.close(claim, false)
     }
 
-    fn close(&mut self, claim: &Claim, state: State<T>) -> Option<Vec<T>> {
+    fn close(&mut self, claim: &Claim, acked: bool) -> Option<Vec<T>> {
         let entry = self.entries.get_mut(&claim.key)?;
+        let State::Open(held) = &mut entry.state else {
+            return None;
+        };
         if entry.ticket != claim.ticket {
             return None;
         }
-        let held = match std::mem::replace(&mut entry.state, state) {
-            State::Open(held) => held,
-            State::Acked | State::Dropped => Vec::new(),
+        let held = std::mem::take(held);
+        entry.state = if acked {
+            let expecting = entry.backed && held.is_empty();
+            self.expected += usize::from(expecting);
+            State::Acked { expecting }
+        } else {
+            State::Dropped
         };
         self.closed.push_back(claim.clone());
         self.forget();
@@ -151,8 +174,12 @@ impl<T> Ledger<T> {
             let stands = |entry: &Entry<T>| {
                 entry.ticket == claim.ticket && !matches!(entry.state, State::Open(_))
             };
-            if self.entries.get(&claim.key).is_some_and(stands) {
-                self.entries.remove(&claim.key);
+            if !self.entries.get(&claim.key).is_some_and(stands) {
+                continue;
+            }
+            let forgotten = self.entries.remove(&claim.key).map(|entry| entry.state);
+            if let Some(State::Acked { expecting: true }) = forgotten {
+                self.expected -= 1;
             }
         }
     }
@@ -160,6 +187,7 @@ impl<T> Ledger<T> {
     /// Surfaces and acks nothing more: what is unacked, and what is still offered, is given back.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
+        self.expected = 0;
         self.closed.clear();
         for entry in std::mem::take(&mut self.entries).into_values() {
             if let State::Open(held) = entry.state {
@@ -200,35 +228,35 @@ mod tests {
     #[test]
     fn agt_3_a_durable_copy_after_a_live_one_is_acked_with_it() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), None));
-        assert_eq!(ledger.offer(key("a"), owed(1, "dlv")), Verdict::Hold);
+        let claim = surfaced(ledger.offer(key("a"), None, false));
+        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), Verdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["dlv"]));
     }
 
     #[test]
     fn agt_3_a_durable_copy_after_the_ack_is_acked_and_not_shown() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), None));
+        let claim = surfaced(ledger.offer(key("a"), None, false));
         assert_eq!(ledger.ack(&claim), Some(vec![]));
-        assert_eq!(ledger.offer(key("a"), owed(1, "dlv")), Verdict::Ack("dlv"));
-        assert_eq!(ledger.offer(key("a"), None), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), Verdict::Ack("dlv"));
+        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
     }
 
     #[test]
     fn agt_3_a_live_or_backfilled_copy_after_the_durable_one_is_held() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), owed(1, "dlv")));
-        assert_eq!(ledger.offer(key("a"), None), Verdict::Hold);
+        let claim = surfaced(ledger.offer(key("a"), owed(1, "dlv"), false));
+        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["dlv"]));
     }
 
     #[test]
     fn agt_3_an_unacked_live_copy_leaves_the_durable_one_to_be_shown() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), None));
+        let claim = surfaced(ledger.offer(key("a"), None, false));
         assert_eq!(ledger.release(&claim), Some(vec![]));
-        assert_eq!(ledger.offer(key("a"), None), Verdict::Hold);
-        let verdict = ledger.offer(key("a"), owed(1, "dlv"));
+        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
+        let verdict = ledger.offer(key("a"), owed(1, "dlv"), false);
         assert!(matches!(verdict, Verdict::Surface { again: true, .. }));
         assert_eq!(ledger.ack(&claim), None, "the old claim is void");
         assert_eq!(ledger.ack(&surfaced(verdict)), Some(vec!["dlv"]));
@@ -237,9 +265,9 @@ mod tests {
     #[test]
     fn a_redelivery_replaces_its_own_copy_and_another_copy_is_added() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), owed(1, "first")));
-        assert_eq!(ledger.offer(key("a"), owed(1, "again")), Verdict::Hold);
-        assert_eq!(ledger.offer(key("a"), owed(2, "other")), Verdict::Hold);
+        let claim = surfaced(ledger.offer(key("a"), owed(1, "first"), false));
+        assert_eq!(ledger.offer(key("a"), owed(1, "again"), false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(2, "other"), false), Verdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["again", "other"]));
     }
 
@@ -249,45 +277,62 @@ mod tests {
         let keys =
             [key("1"), Key::Direct("1".to_owned()), Key::StoredPost(1), Key::StoredDirect(1)];
         for key in keys {
-            surfaced(ledger.offer(key, None));
+            surfaced(ledger.offer(key, None, false));
         }
     }
 
     #[test]
     fn only_closed_entries_are_forgotten() {
         let mut ledger = Tokens::new(2);
-        let open = surfaced(ledger.offer(key("open"), owed(9, "open")));
+        let open = surfaced(ledger.offer(key("open"), owed(9, "open"), false));
         for id in ["a", "b", "c"] {
-            let claim = surfaced(ledger.offer(key(id), None));
+            let claim = surfaced(ledger.offer(key(id), None, false));
             ledger.ack(&claim);
         }
-        surfaced(ledger.offer(key("a"), None));
-        assert_eq!(ledger.offer(key("b"), None), Verdict::Hold);
+        surfaced(ledger.offer(key("a"), None, false));
+        assert_eq!(ledger.offer(key("b"), None, false), Verdict::Hold);
         assert_eq!(ledger.ack(&open), Some(vec!["open"]));
     }
 
     #[test]
     fn an_entry_that_was_opened_again_is_not_forgotten_for_its_past() {
         let mut ledger = Tokens::new(1);
-        let claim = surfaced(ledger.offer(key("a"), owed(1, "x")));
+        let claim = surfaced(ledger.offer(key("a"), owed(1, "x"), false));
         ledger.release(&claim);
-        let claim = surfaced(ledger.offer(key("a"), owed(1, "y")));
+        let claim = surfaced(ledger.offer(key("a"), owed(1, "y"), false));
         for id in ["b", "c"] {
-            let other = surfaced(ledger.offer(key(id), None));
+            let other = surfaced(ledger.offer(key(id), None, false));
             ledger.ack(&other);
         }
         assert_eq!(ledger.ack(&claim), Some(vec!["y"]));
     }
 
     #[test]
+    fn agt_3_a_message_acked_before_its_durable_copy_came_expects_it() {
+        let mut ledger = Tokens::new(1);
+        let backed = surfaced(ledger.offer(key("a"), None, true));
+        let unbacked = surfaced(ledger.offer(key("b"), None, false));
+        ledger.ack(&backed);
+        assert_eq!(ledger.expected(), 1);
+        ledger.ack(&unbacked);
+        assert_eq!(ledger.expected(), 0, "what is forgotten is not expected");
+        let backed = surfaced(ledger.offer(key("c"), None, true));
+        ledger.ack(&backed);
+        assert_eq!(ledger.expected(), 1);
+        assert_eq!(ledger.offer(key("c"), owed(1, "x"), true), Verdict::Ack("x"));
+        assert_eq!(ledger.offer(key("c"), owed(1, "y"), true), Verdict::Ack("y"));
+        assert_eq!(ledger.expected(), 0);
+    }
+
+    #[test]
     fn a_shut_ledger_gives_everything_back() {
         let mut ledger = Tokens::new(8);
-        let claim = surfaced(ledger.offer(key("a"), owed(2, "y")));
-        surfaced(ledger.offer(key("z"), owed(1, "x")));
+        let claim = surfaced(ledger.offer(key("a"), owed(2, "y"), false));
+        surfaced(ledger.offer(key("z"), owed(1, "x"), false));
         ledger.shut();
         assert_eq!(ledger.ack(&claim), None);
-        assert_eq!(ledger.offer(key("b"), owed(3, "z")), Verdict::Hold);
-        assert_eq!(ledger.offer(key("c"), None), Verdict::Hold);
+        assert_eq!(ledger.offer(key("b"), owed(3, "z"), false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("c"), None, false), Verdict::Hold);
         assert_eq!(ledger.take_returned(), ["x", "y", "z"]);
     }
 }

@@ -1,10 +1,11 @@
 //! The one place where copies meet: ledger in, queue out.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cotal_nats::{Delivery, NatsError};
-use cotal_wire::Principal;
-use tokio::sync::mpsc;
+use cotal_wire::{Channel, Principal};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -27,6 +28,10 @@ pub(crate) struct Sink {
     pub(crate) ledger: SharedLedger,
     pub(crate) messages: mpsc::Sender<Incoming>,
     pub(crate) notices: mpsc::Sender<Notice>,
+    /// The channels whose posts are known to come through the delivery durable too.
+    pub(crate) backed: Arc<Mutex<HashSet<Channel>>>,
+    /// Told when a durable copy was acked that a message acked before had expected.
+    pub(crate) caught_up: Arc<Notify>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -39,7 +44,8 @@ impl Sink {
         let Some(key) = copy.key.clone() else {
             return self.surface(Incoming::new(copy, source, false, None)).await;
         };
-        let verdict = locked(&self.ledger).offer(key, None);
+        let backed = copy.place.channel().is_some_and(|channel| self.backed().contains(channel));
+        let verdict = locked(&self.ledger).offer(key, None, backed);
         if let Verdict::Surface { claim, again } = verdict {
             let receipt = Receipt::new(&self.ledger, claim);
             let incoming = Incoming::new(copy, source, again, Some(receipt));
@@ -65,10 +71,13 @@ impl Sink {
         };
         let seq = delivery.stream_seq;
         let owed = Some(Owed { seq, token: delivery });
-        let verdict = locked(&self.ledger).offer(key, owed);
+        let verdict = locked(&self.ledger).offer(key, owed, true);
         match verdict {
             Verdict::Hold => {}
-            Verdict::Ack(delivery) => answered(delivery.ack().await),
+            Verdict::Ack(delivery) => {
+                answered(delivery.ack().await);
+                self.caught_up.notify_one();
+            }
             Verdict::Surface { claim, again } => {
                 let receipt = Receipt::new(&self.ledger, claim);
                 let incoming = Incoming::new(copy, source, again, Some(receipt));
@@ -91,6 +100,17 @@ impl Sink {
         }
     }
 
+    pub(crate) fn backed(&self) -> MutexGuard<'_, HashSet<Channel>> {
+        self.backed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until every message that was acked is acked at the broker too, whose copy may come last.
+    pub(crate) async fn caught_up(&self) {
+        while locked(&self.ledger).expected() > 0 {
+            self.caught_up.notified().await;
+        }
+    }
+
     /// Tells the caller something, unless it has left the last ones unread.
     pub(crate) fn notify(&self, notice: Notice) {
         if let Err(error) = self.notices.try_send(notice) {
@@ -108,7 +128,7 @@ pub(crate) fn answered(outcome: Result<(), NatsError>) {
 
 /// A ledger that everybody shares.
 pub(crate) fn new_ledger() -> SharedLedger {
-    Arc::new(std::sync::Mutex::new(crate::ledger::Ledger::new(REMEMBERED)))
+    Arc::new(Mutex::new(crate::ledger::Ledger::new(REMEMBERED)))
 }
 
 /// Settled messages that are remembered: minutes of a busy space, and under 5 MiB.

@@ -104,6 +104,28 @@ async fn agt_3_what_was_not_acked_comes_again_at_once_after_a_close() {
 }
 
 #[tokio::test]
+async fn agt_3_a_message_acked_live_does_not_come_again_on_the_next_endpoint() {
+    let mesh = Mesh::start().await;
+    let daemon = mesh.lane().await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
+    );
+    let alice = sender(&mesh, &alice).await;
+    for n in 0..5 {
+        let reader = endpoint(&mesh, &bob).await;
+        reader.join(&channel("team.a")).await;
+        alice.post(&channel("team.a"), Draft::text(n.to_string())).await.unwrap();
+        assert_eq!(texts(&reader, 1).await, [n.to_string()]);
+        reader.close().await;
+    }
+    let reader = endpoint(&mesh, &bob).await;
+    nothing(&reader).await;
+    nothing_waits_for(&reader).await;
+    stopped(daemon).await;
+}
+
+#[tokio::test]
 async fn what_was_pulled_ahead_and_never_read_is_not_lost_on_the_next_endpoint() {
     let mesh = Mesh::start().await;
     let (alice, bob) = (

@@ -48,15 +48,7 @@ pub struct Args {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let most = args.count.and_then(|n| usize::try_from(n).ok());
-    let endpoint = args
-        .agent
-        .connect(ctx, |options| match most {
-            // What is not going to be printed is better left at the broker.
-            Some(most) if most < options.prefetch => options.prefetch(most),
-            _ => options,
-        })
-        .await?;
+    let endpoint = args.agent.connect(ctx, |options| options).await?;
     let reader = Reader { endpoint: &endpoint, args: &args, ctx };
     let read = tokio::select! {
         read = reader.read() => read,
