@@ -111,14 +111,14 @@ fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
 pub(crate) fn system(
     store: &dyn SecretStore,
     space: &Space,
-    kind: SecretKind,
+    kind: &SecretKind,
     account: &str,
 ) -> Result<CredsSource, CredentialError> {
     let creds = read(store, space, kind.clone())?;
-    if kind == SecretKind::MembershipObserver && !observes(&creds, account) {
+    if *kind == SecretKind::MembershipObserver && !observes(&creds, account) {
         return Err(other_account(space));
     }
-    presentable(&creds, space, &kind)
+    presentable(&creds, space, kind)
 }
 
 fn observes(observer: &Creds, account: &str) -> bool {

@@ -77,7 +77,7 @@ impl Intake {
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
-                    warn!(space = %self.space, consumer = self.consumer, %error, "pulling again")
+                    warn!(space = %self.space, consumer = self.consumer, %error, "pulling again");
                 }
             }
         }

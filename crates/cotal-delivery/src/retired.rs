@@ -33,7 +33,7 @@ impl Remover {
     ) -> Result<(), NatsError> {
         match self.connection.delete_message(&self.space.inbox_stream(), seq).await? {
             Deleted::Deleted => {
-                debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed")
+                debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed");
             }
             Deleted::AlreadyGone => {}
         }

@@ -100,8 +100,8 @@ impl Scanner {
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
     /// them gone, shared by all.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
-        let evictor = self.open(SecretKind::ConnectionEvictor, "kick credential").await?;
-        let observer = self.open(SecretKind::MembershipObserver, "observer credential").await?;
+        let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
+        let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
         let before = self.scan(&observer).await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
         let is_target = |seen: &&Seen| is_of(seen, &wanted);
@@ -142,7 +142,7 @@ impl Scanner {
         &self,
         principal: &Principal,
     ) -> Result<PrincipalLiveness, ScanError> {
-        let observer = self.open(SecretKind::MembershipObserver, "observer credential").await?;
+        let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
         let scan = self.scan(&observer).await?;
         observer.close(ANSWER_WITHIN).await;
         let scan_complete = scan.incomplete.is_none();
@@ -150,7 +150,7 @@ impl Scanner {
         Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
     }
 
-    async fn open(&self, kind: SecretKind, what: &'static str) -> Result<Connection, ScanError> {
+    async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
         let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
         let name = format!("cotal-delivery {} {what}", self.space);
         let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());

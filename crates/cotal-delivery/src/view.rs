@@ -292,7 +292,7 @@ impl View {
         };
         match written {
             Ok(revision) => {
-                warn!(space = %self.space, revision, "a garbled member row was repaired")
+                warn!(space = %self.space, revision, "a garbled member row was repaired");
             }
             Err(error) if error.is_conflict() => {}
             Err(error) => warn!(space = %self.space, %error, "a garbled member row stays"),

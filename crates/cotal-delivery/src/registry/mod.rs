@@ -163,7 +163,7 @@ impl Registry {
             Ok(_) => {}
             Err(error) if error.is_conflict() => {}
             Err(error) => {
-                warn!(space = %self.space, %error, "a refused join's row stays until it is read")
+                warn!(space = %self.space, %error, "a refused join's row stays until it is read");
             }
         }
     }

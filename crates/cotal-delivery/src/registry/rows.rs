@@ -75,8 +75,9 @@ impl Registry {
         let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
         let kv = self.view.kv(Feed::Members);
         match (write.expect, tombstone) {
-            (Expect::Revision(revision), _) => kv.update(key, value, revision).await,
-            (Expect::Absent, Some(revision)) => kv.update(key, value, revision).await,
+            (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
+                kv.update(key, value, revision).await
+            }
             (Expect::Absent, None) => kv.create(key, value).await,
         }
     }
