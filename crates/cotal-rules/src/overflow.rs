@@ -34,41 +34,47 @@ pub enum Overflow {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Fill {
-    /// Unread at the last check plus stored since: what the member holds at most, were there no
-    /// cap.
+    /// What the member holds unread at most, were there no cap.
     at_most: u64,
+    /// Whether `at_most` stands on a seed or a check, so that misses can be read off it.
+    known: bool,
     /// Misses of the running episode; 0 for none.
     episode: u64,
     /// Misses since the start.
     total: u64,
 }
 
+/// A moment in the count of one member's copies, taken before its unread count is read: what is
+/// stored after it may be in that count, or may not.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark(u64);
+
 /// Misses by member, in one store.
 #[derive(Debug, Default)]
 pub struct OverflowMeter {
     members: HashMap<Lifecycle, Fill>,
+    seeded: bool,
 }
 
 impl OverflowMeter {
     /// Takes the number of messages that the member's subject holds, read or not: a subject with
     /// room has lost nothing, so one subject listing spares a check of every member at start.
     pub fn seed(&mut self, member: &Lifecycle, held: u64) {
-        let at_most = held.min(PER_SUBJECT);
-        let fill = Fill { at_most, ..Fill::default() };
+        let fill = Fill { at_most: held.min(PER_SUBJECT), known: true, ..Fill::default() };
         self.members.entry_ref(member).or_insert(fill);
     }
 
-    /// Counts one confirmed copy for `member`. Of a member that was never seeded nor checked the
+    /// Says that every member with messages was seeded: whoever was not holds none.
+    pub fn all_seeded(&mut self) {
+        self.seeded = true;
+    }
+
+    /// Counts one confirmed copy for `member`. Of a member that was neither seeded nor checked the
     /// first check only gives the starting point.
     pub fn stored(&mut self, member: &Lifecycle) {
-        match self.members.get_mut(member) {
-            Some(fill) => fill.at_most += 1,
-            None => {
-                let at_most = PER_SUBJECT;
-                let fill = Fill { at_most, ..Fill::default() };
-                self.members.insert(member.clone(), fill);
-            }
-        }
+        let unseen = if self.seeded { 0 } else { PER_SUBJECT };
+        let fill = Fill { at_most: unseen, known: self.seeded, ..Fill::default() };
+        self.members.entry_ref(member).or_insert(fill).at_most += 1;
     }
 
     /// Counts one copy that is surely read, where the caller sees the acks itself.
@@ -82,18 +88,29 @@ impl OverflowMeter {
     /// read.
     #[must_use]
     pub fn needs_check(&self, member: &Lifecycle) -> bool {
-        self.members.get(member).is_none_or(|fill| fill.at_most >= PER_SUBJECT)
+        match self.members.get(member) {
+            Some(fill) => fill.at_most >= PER_SUBJECT,
+            None => !self.seeded,
+        }
     }
 
-    /// Takes the unread count (pending plus ack-pending) that was read after every copy counted so
-    /// far was confirmed. The broker may still count evicted messages as ack-pending, so the count
-    /// is capped.
-    pub fn checked(&mut self, member: &Lifecycle, unread: u64) -> Overflow {
+    /// Begins a check; what it gives belongs to the unread count that is read next.
+    #[must_use]
+    pub fn mark(&self, member: &Lifecycle) -> Mark {
+        Mark(self.members.get(member).map_or(0, |fill| fill.at_most))
+    }
+
+    /// Takes the unread count (pending plus ack-pending) that was read after `mark`. The broker may
+    /// still count evicted messages as ack-pending, so the count is capped.
+    pub fn checked(&mut self, member: &Lifecycle, mark: Mark, unread: u64) -> Overflow {
         let fill = self.members.entry_ref(member).or_default();
         let unread = unread.min(PER_SUBJECT);
-        let missed =
-            if unread == PER_SUBJECT { fill.at_most.saturating_sub(PER_SUBJECT) } else { 0 };
-        fill.at_most = unread;
+        let since = fill.at_most.saturating_sub(mark.0);
+        let full = unread == PER_SUBJECT && fill.known;
+        let missed = if full { mark.0.saturating_sub(PER_SUBJECT) } else { 0 };
+        let upper = unread + since;
+        fill.at_most = if fill.known { (fill.at_most - missed).min(upper) } else { upper };
+        fill.known = true;
         fill.total += missed;
         let before = fill.episode;
         fill.episode += missed;
@@ -128,6 +145,11 @@ mod tests {
     use super::*;
     use crate::testing::life;
 
+    fn check(meter: &mut OverflowMeter, member: &Lifecycle, unread: u64) -> Overflow {
+        let mark = meter.mark(member);
+        meter.checked(member, mark, unread)
+    }
+
     #[test]
     fn a_member_with_room_is_never_checked() {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
@@ -139,53 +161,65 @@ mod tests {
         }
         meter.stored(&bob);
         assert!(meter.needs_check(&bob));
-        assert_eq!(meter.checked(&bob, 300), Overflow::Quiet);
+        assert_eq!(check(&mut meter, &bob, 300), Overflow::Quiet);
         assert!(!meter.needs_check(&bob));
     }
 
     #[test]
     fn an_episode_is_told_once_and_ends_when_there_is_room_again() {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
-        meter.checked(&bob, 998);
+        check(&mut meter, &bob, 998);
         let mut told = Vec::new();
         for unread in [999, 1_000, 1_000, 1_000, 1_000] {
             meter.stored(&bob);
-            told.push(meter.checked(&bob, unread));
+            told.push(check(&mut meter, &bob, unread));
         }
         use Overflow::{Began, Ended, More, Quiet};
         let want = [Quiet, Quiet, Began { missed: 1 }, More { missed: 1 }, More { missed: 1 }];
         assert_eq!(told, want);
-        assert_eq!(meter.checked(&bob, 1_000), Quiet);
-        assert_eq!(meter.checked(&bob, 400), Ended { missed: 3 });
-        assert_eq!(meter.checked(&bob, 1_000), Quiet);
+        assert_eq!(check(&mut meter, &bob, 1_000), Quiet);
+        assert_eq!(check(&mut meter, &bob, 400), Ended { missed: 3 });
+        for _ in 0..600 {
+            meter.stored(&bob);
+        }
+        assert_eq!(check(&mut meter, &bob, 1_000), Quiet);
         meter.stored(&bob);
-        assert_eq!(meter.checked(&bob, 1_000), Began { missed: 1 }, "a second episode");
+        assert_eq!(check(&mut meter, &bob, 1_000), Began { missed: 1 }, "a second episode");
         assert_eq!(meter.missed().collect::<Vec<_>>(), [(&bob, 4)]);
     }
 
     proptest! {
         /// Against a store that drops its oldest: exact for a member that reads nothing, however
-        /// the stores and checks interleave.
+        /// the stores, their counting and the three steps of a check interleave.
         #[test]
         fn misses_of_a_silent_member_are_exact(
             start in 0..=PER_SUBJECT,
-            bursts in proptest::collection::vec(0_u64..400, 1..12),
+            steps in proptest::collection::vec((0_u8..5, 0_u64..400), 1..60),
         ) {
             let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
-            meter.checked(&bob, start);
-            let (mut unread, mut lost) = (start, 0);
-            for burst in bursts {
-                for _ in 0..burst {
-                    meter.stored(&bob);
-                    if unread == PER_SUBJECT { lost += 1 } else { unread += 1 }
+            meter.seed(&bob, start);
+            meter.all_seeded();
+            let (mut stored, mut uncounted) = (start, 0);
+            let (mut mark, mut unread) = (None, None);
+            let check = [(2, 0), (3, 0), (4, 0)];
+            for (step, burst) in steps.into_iter().chain([(1, 0)]).chain(check).chain(check) {
+                match step {
+                    0 => (stored, uncounted) = (stored + burst, uncounted + burst),
+                    1 => (0..std::mem::take(&mut uncounted)).for_each(|_| meter.stored(&bob)),
+                    2 if mark.is_none() => mark = Some(meter.mark(&bob)),
+                    3 if mark.is_some() => unread = Some(stored.min(PER_SUBJECT)),
+                    4 => if let (Some(at), Some(unread)) = (mark, unread) {
+                        meter.checked(&bob, at, unread);
+                        mark = None;
+                    },
+                    _ => {}
                 }
-                if meter.needs_check(&bob) {
-                    meter.checked(&bob, unread);
-                } else {
-                    prop_assert!(unread < PER_SUBJECT);
+                if mark.is_none() {
+                    unread = None;
                 }
-                prop_assert_eq!(meter.missed().map(|(_, n)| n).sum::<u64>(), lost);
             }
+            let missed: u64 = meter.missed().map(|(_, n)| n).sum();
+            prop_assert_eq!(missed, stored.saturating_sub(PER_SUBJECT));
         }
 
         /// A member that reads between checks is never said to have missed more than it did, as
@@ -195,7 +229,7 @@ mod tests {
             steps in proptest::collection::vec((0_u64..200, 1_u64..300), 1..20),
         ) {
             let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
-            meter.checked(&bob, 0);
+            check(&mut meter, &bob, 0);
             let mut unread = 0;
             for (stored, acked) in steps {
                 for _ in 0..stored.min(PER_SUBJECT - 1 - unread) {
@@ -204,7 +238,7 @@ mod tests {
                 }
                 unread -= acked.min(unread);
                 if meter.needs_check(&bob) {
-                    prop_assert_eq!(meter.checked(&bob, unread), Overflow::Quiet);
+                    prop_assert_eq!(check(&mut meter, &bob, unread), Overflow::Quiet);
                 }
             }
         }
