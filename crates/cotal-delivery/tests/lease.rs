@@ -90,6 +90,8 @@ async fn lse_2_the_row_of_a_crashed_holder_expires_and_the_next_daemon_serves() 
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let lane = mesh.lane().await;
     bob.join("team.backend").await;
+    // What the dying daemon had pulled would else come again after a minute only.
+    God::of(&mesh).await.hasten_daemon().await;
     drop(lane);
     let crashed = Instant::now();
     alice.post("team.backend", "meanwhile", &[]).await;
