@@ -59,7 +59,7 @@ fn targets(mallory: &Peer) -> Vec<(String, Value)> {
         (subject("dlv.local.bob.00000000000000000000000000"), post.clone()),
         (subject("inst.local.bob.local.alice"), post.clone()),
         (subject("svc.reviewer.local.alice"), post.clone()),
-        (subject("chat.local.alice.team.backend"), post.clone()),
+        (subject("chat.local.alice.team.backend"), post),
         (subject("ept.e.i.1.t.schedule"), json!({})),
         (subject("ept.e.i.1.t.armed"), json!({})),
         (subject("ept.e.i.1.t.fire"), json!({})),
