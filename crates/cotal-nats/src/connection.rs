@@ -95,6 +95,9 @@ pub(crate) struct Inner {
     inbox: String,
     creds: CredsSource,
     pub(crate) request_timeout: Duration,
+    /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls the
+    /// broker may still answer.
+    run: String,
     next_token: AtomicU64,
 }
 
@@ -135,6 +138,7 @@ impl Connection {
                 inbox,
                 creds: options.creds,
                 request_timeout: options.request_timeout,
+                run: random_run()?,
                 next_token: AtomicU64::new(0),
             }),
         };
@@ -267,7 +271,8 @@ impl Connection {
     /// A reply inbox of exactly two tokens that no one else on this connection uses.
     pub(crate) fn new_inbox(&self) -> String {
         let n = self.inner.next_token.fetch_add(1, Ordering::Relaxed);
-        format!("{}.i{n:x}", self.inner.inbox)
+        let Inner { inbox, run, .. } = &*self.inner;
+        format!("{inbox}.{run}{n:x}")
     }
 
     pub(crate) fn client(&self) -> &async_nats::Client {
@@ -364,6 +369,13 @@ fn redial_delay(hub: &Hub, attempts: usize) -> Duration {
 }
 
 /// As long as an nkey, so that nothing downstream meets two kinds of ids.
+fn random_run() -> Result<String, NatsError> {
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| NatsError::malformed("kernel randomness", e.to_string()))?;
+    Ok(data_encoding::HEXLOWER.encode(&bytes) + "-")
+}
+
 fn random_conn_id() -> Result<String, NatsError> {
     let mut bytes = [0_u8; 34];
     getrandom::fill(&mut bytes).map_err(|e| NatsError::malformed("kernel randomness", e))?;

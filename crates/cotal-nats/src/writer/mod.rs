@@ -2,8 +2,13 @@
 //!
 //! Whoever submits a batch gets a [`Ticket`] that resolves once the broker has confirmed or refused each
 //! message of it. Invariant: a message counts as confirmed only when an answer of the broker covers it;
-//! what a lost connection leaves open is sent again, in order and under the same message ids. Messages
-//! go onto the wire in the order of submission.
+//! what a lost connection leaves open is sent again, in order and under the same message ids.
+//!
+//! Messages go onto the wire in the order of submission, and on an unbroken connection they are stored in
+//! it. When the connection breaks, the client keeps what it had queued and sends it right after its
+//! redial, so that it may be stored before the older messages that are sent again: never more than
+//! [`WriterOptions::max_in_flight`] places early. Whoever needs strict order across a crash awaits the
+//! older ticket before it submits the newer batch.
 
 mod actor;
 mod flight;
