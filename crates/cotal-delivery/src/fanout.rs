@@ -101,8 +101,10 @@ impl Fanout {
                 break;
             };
             let mut copies = 0;
-            for post in posts {
+            let mut posts = posts.into_iter();
+            while let Some(post) = posts.next() {
                 if !self.make_room(&mut window, &stop).await {
+                    self.give_back(std::iter::once(post).chain(posts)).await;
                     break 'serving;
                 }
                 if let Some(routed) = self.route(post).await {
@@ -116,7 +118,14 @@ impl Fanout {
         while let Some(routed) = under_way.next().await {
             self.settle(routed).await;
         }
+        self.intake.give_back().await;
         Ok(())
+    }
+
+    async fn give_back(&self, posts: impl Iterator<Item = Routable>) {
+        for post in posts {
+            log_failure(&self.space, "return a post", post.delivery.nak(None).await);
+        }
     }
 
     /// Reads a batch and makes sure that the view is as current as its newest post. `None` when
@@ -133,7 +142,10 @@ impl Fanout {
         }
         loop {
             tokio::select! {
-                () = stop.cancelled() => return None,
+                () = stop.cancelled() => {
+                    self.give_back(posts.into_iter()).await;
+                    return None;
+                }
                 fresh = self.fresh(&posts) => match fresh {
                     Ok(()) => return Some(posts),
                     Err(error) => {

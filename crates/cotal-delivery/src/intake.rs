@@ -7,6 +7,7 @@ use cotal_wire::streams::ConsumerConfig;
 use std::time::Duration;
 use tracing::{error, warn};
 
+use crate::fanout::log_failure;
 use crate::gate::Gate;
 
 /// How long one look for messages lasts.
@@ -84,6 +85,14 @@ impl Intake {
     }
 
     /// Whether the consumer is there again, and bound.
+    /// Ends the pulls and returns what was not worked on, so that the daemon that serves next gets it
+    /// at once.
+    pub(crate) async fn give_back(self) {
+        for delivery in self.pull.end().await {
+            log_failure(&self.space, "return a message", delivery.nak(None).await);
+        }
+    }
+
     async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
         let filter = config.filter_subject.as_deref();
         let create = ConsumerAction::Create;

@@ -163,6 +163,20 @@ impl PullConsumer {
         self.requests.consumer()
     }
 
+    /// Ends the pulls and hands out what had arrived and was not asked for yet, so that its owner can
+    /// return it at once instead of letting it wait for the ack wait.
+    pub async fn end(mut self) -> Vec<Delivery> {
+        let _ = self.requests.inbox.unsubscribe().await;
+        let _ = self.connection.flush().await;
+        let mut left = std::mem::take(&mut self.taken);
+        while let Some(Some(message)) = self.requests.inbox.next().now_or_never() {
+            if let Incoming::Message(message) = self.requests.classify(message) {
+                left.extend(self.own(message).ok());
+            }
+        }
+        left
+    }
+
     /// Takes the consumer's undelivered pulls back, by leaving their inbox.
     pub async fn close(mut self) {
         let _ = self.requests.inbox.unsubscribe().await;
