@@ -35,6 +35,8 @@ pub(crate) struct Keeper {
     bound: bool,
     /// What was last found instead of a ready lease, and told.
     told: Option<LeaseCondition>,
+    /// Whether a drop was told; the first connect may be heard of too and is no news.
+    dropped: bool,
 }
 
 impl Keeper {
@@ -51,6 +53,7 @@ impl Keeper {
             sink,
             bound,
             told: None,
+            dropped: false,
         }
     }
 
@@ -81,10 +84,16 @@ impl Keeper {
         let refused = |reason: &str| Notice::CredentialRefused { reason: reason.to_owned() };
         match event {
             ConnEvent::Connected => {
-                self.sink.notify(Notice::Reconnected);
-                self.check_lease(true).await;
+                let again = std::mem::take(&mut self.dropped);
+                if again {
+                    self.sink.notify(Notice::Reconnected);
+                }
+                self.check_lease(again).await;
             }
-            ConnEvent::Disconnected => self.sink.notify(Notice::Disconnected),
+            ConnEvent::Disconnected => {
+                self.dropped = true;
+                self.sink.notify(Notice::Disconnected);
+            }
             ConnEvent::AuthExpired => self.sink.notify(refused("it has expired")),
             ConnEvent::AuthRevoked => self.sink.notify(refused("it was revoked")),
             ConnEvent::AuthViolation => self.sink.notify(refused("it is not authorized")),
