@@ -48,6 +48,7 @@ impl Office {
 /// The keys of one space.
 #[derive(Debug)]
 pub struct Authority {
+    root: Root,
     trust: Trust,
     account: SpaceAccount,
 }
@@ -61,7 +62,7 @@ impl Authority {
         let now = unix_seconds();
         let trust = Trust::create_or_open(root, now)?;
         let account = trust.space_account(space, now)?;
-        Ok(Self { trust, account })
+        Ok(Self { root: root.clone(), trust, account })
     }
 
     /// Opens trust material that must exist.
@@ -73,7 +74,13 @@ impl Authority {
         let account = trust
             .find_account(space)?
             .ok_or_else(|| cotal_trust::TrustError::NoAccount(space.clone()))?;
-        Ok(Self { trust, account })
+        Ok(Self { root: root.clone(), trust, account })
+    }
+
+    /// The root that holds the keys.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        &self.root
     }
 
     /// The operator, the system account and every space's account.

@@ -4,10 +4,12 @@
 //! it belongs to (CRD-7).
 
 use cotal_trust::{Minted, UserKey, mint_of_rotation, mint_profile};
+use cotal_wire::Space;
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
 use cotal_wire::profile::{Profile, SystemProfile};
-use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore};
+use cotal_workspace::files::{self, Privacy};
+use cotal_workspace::{FileStore, Root, Secret, SecretKey, SecretKind, SecretStore, Segment};
 
 use crate::authority::Authority;
 use crate::clock::unix_seconds;
@@ -76,15 +78,62 @@ pub fn ensure_daemon_credentials(
         let Some(reason) = reason else { continue };
         let user = match creds {
             Some(creds) if reason != Reason::Foreign => {
-                UserKey::from_seed(&Secret::new(creds.seed)).unwrap_or_else(|_| UserKey::generate())
+                UserKey::from_seed(&Secret::new(creds.seed)).ok()
             }
-            _ => UserKey::generate(),
+            None if kind == SecretKind::Delivery && reason == Reason::Missing => {
+                set_aside(authority)?
+            }
+            _ => None,
         };
+        let user = user.unwrap_or_else(UserKey::generate);
         let minted = mint(authority, &kind, &user, now, &rotation)?;
         store.put(&key, &minted.creds)?;
         renewed.push(Renewed { kind, reason });
     }
     Ok(renewed)
+}
+
+/// Renews what a daemon of the root runs on, unless its credential was taken away: whoever stopped
+/// it for good did that, and nothing may give it back by the way. Tells what was minted.
+///
+/// # Errors
+/// As [`ensure_daemon_credentials`].
+pub fn renew_daemon_credentials(
+    authority: &Authority,
+) -> Result<Option<Vec<Renewed>>, ManagerError> {
+    let store = FileStore::new(authority.root().clone());
+    let key = SecretKey::new(authority.space(), SecretKind::Delivery);
+    if store.get(&key)?.is_none() {
+        return Ok(None);
+    }
+    ensure_daemon_credentials(authority, &store).map(Some)
+}
+
+/// Takes the credential of a stopped daemon away (LIF-10). Its key is kept beside the trust
+/// material, so that the next credential is the same identity's (CRD-7).
+///
+/// # Errors
+/// When the key cannot be kept; the credential then stays. Or when it cannot be removed.
+pub fn set_aside_credential(root: &Root, space: &Space) -> Result<(), ManagerError> {
+    let store = FileStore::new(root.clone());
+    let key = SecretKey::new(space, SecretKind::Delivery);
+    let Some(secret) = store.get(&key)? else {
+        return Ok(());
+    };
+    // What does not read holds no key, and an older one that was kept is still the daemon's.
+    if let Ok(creds) = Creds::parse(secret.expose()) {
+        let path = root.delivery_seed(&Segment::from(space));
+        files::replace(&path, format!("{}\n", creds.seed).as_bytes(), Privacy::Secret)?;
+    }
+    store.delete(&key)?;
+    Ok(())
+}
+
+/// The key that [`set_aside_credential`] kept, if it reads.
+fn set_aside(authority: &Authority) -> Result<Option<UserKey>, ManagerError> {
+    let path = authority.root().delivery_seed(&Segment::from(authority.space()));
+    let seed = files::read(&path)?;
+    Ok(seed.and_then(|seed| UserKey::from_seed(&Secret::new(seed.trim())).ok()))
 }
 
 /// What the store has of one credential.
@@ -204,8 +253,7 @@ fn mint(
 
 #[cfg(test)]
 mod tests {
-    use cotal_wire::Space;
-    use cotal_workspace::{FileStore, MemoryStore, Root};
+    use cotal_workspace::MemoryStore;
 
     use super::*;
 
@@ -250,6 +298,22 @@ mod tests {
         let after = get(&store, &authority, &SecretKind::Delivery);
         assert_eq!(after.claims.subject, before.claims.subject);
         assert!(after.claims.expires_at > before.claims.expires_at.map(|end| end - 2));
+    }
+
+    #[test]
+    fn crd_7_and_lif_10_a_credential_that_was_taken_away_comes_back_under_its_key() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let before = get(&store, &authority, &SecretKind::Delivery);
+        set_aside_credential(authority.root(), authority.space()).unwrap();
+        set_aside_credential(authority.root(), authority.space()).unwrap();
+        assert_eq!(renew_daemon_credentials(&authority).unwrap(), None, "nothing gives it back");
+        let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
+        let (kind, reason) = (SecretKind::Delivery, Reason::Missing);
+        assert_eq!(renewed, [Renewed { kind, reason }]);
+        let after = get(&store, &authority, &SecretKind::Delivery);
+        assert_eq!(after.claims.subject, before.claims.subject);
+        assert_eq!(renew_daemon_credentials(&authority).unwrap(), Some(Vec::new()));
     }
 
     #[test]

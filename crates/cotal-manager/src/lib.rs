@@ -26,7 +26,10 @@ pub mod rows;
 
 pub use agents::{Added, Agent, AgentName, Agents, Begun, NewAgent, Provisioning, Retired};
 pub use authority::{Authority, BrokerAddress, Office};
-pub use credentials::{DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials};
+pub use credentials::{
+    DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, renew_daemon_credentials,
+    set_aside_credential,
+};
 pub use error::ManagerError;
 pub use provision::{Provisioned, Shape, provision_space};
 pub use rail::{Liveness, Rail};

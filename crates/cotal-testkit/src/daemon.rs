@@ -31,10 +31,25 @@ impl DaemonProcess {
     /// When it cannot be started.
     #[must_use]
     pub fn start(binary: impl Into<PathBuf>, mesh: &Mesh) -> Self {
+        Self::start_at(binary, mesh, mesh.url(), &[])
+    }
+
+    /// The same, dialling `server`, such as a proxy, with more in its environment.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start_at(
+        binary: impl Into<PathBuf>,
+        mesh: &Mesh,
+        server: &str,
+        env: &[(&str, &str)],
+    ) -> Self {
         let mut child = Command::new(binary.into())
             .args(["deliver", "--space", mesh.space().as_str(), "--root"])
             .arg(mesh.dir())
-            .args(["--server", mesh.url()])
+            .args(["--server", server])
+            .envs(env.iter().copied())
             .env("XDG_CONFIG_HOME", mesh.dir().join("config"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

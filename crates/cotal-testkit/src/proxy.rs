@@ -1,7 +1,7 @@
 //! A TCP proxy on loopback that can cut and stall connections.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +13,8 @@ enum Line {
     Open,
     /// Bytes wait; the sockets stay.
     Stalled,
+    /// What the server says waits; what it is told passes.
+    Deaf,
     /// Sockets are closed and new ones refused.
     Cut,
 }
@@ -22,8 +24,13 @@ enum Line {
 pub struct Proxy {
     address: SocketAddr,
     line: Arc<watch::Sender<Line>>,
+    dialled: watch::Receiver<bool>,
+    needle: Needle,
     accepting: JoinHandle<()>,
 }
+
+/// The text that makes a proxy deaf when a client says it.
+type Needle = Arc<Mutex<Option<String>>>;
 
 impl Proxy {
     /// Listens on a free port and passes everything on to `target` (`host:port`).
@@ -34,8 +41,11 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let line = Arc::new(watch::Sender::new(Line::Open));
-        let accepting = tokio::spawn(accept(listener, target.to_owned(), Arc::clone(&line)));
-        Self { address, line, accepting }
+        let (was_dialled, dialled) = watch::channel(false);
+        let needle = Needle::default();
+        let between = Between { line: Arc::clone(&line), needle: Arc::clone(&needle) };
+        let accepting = tokio::spawn(accept(listener, target.to_owned(), between, was_dialled));
+        Self { address, line, dialled, needle, accepting }
     }
 
     /// The URL that clients use.
@@ -54,6 +64,29 @@ impl Proxy {
         self.line.send_replace(Line::Stalled);
     }
 
+    /// From the moment that a client says `text`, everything the server answers is held back.
+    pub fn deafen_at(&self, text: &str) {
+        *self.needle.lock().expect("no panic holds it") = Some(text.to_owned());
+    }
+
+    /// Waits until the text of [`Self::deafen_at`] was said.
+    ///
+    /// # Panics
+    /// Never: the proxy holds the other end itself.
+    pub async fn deafened(&self) {
+        let mut line = self.line.subscribe();
+        line.wait_for(|line| *line == Line::Deaf).await.expect("a proxy that stands");
+    }
+
+    /// Waits until somebody has connected.
+    ///
+    /// # Panics
+    /// When the proxy has failed.
+    pub async fn dialled(&self) {
+        let mut dialled = self.dialled.clone();
+        dialled.wait_for(|dialled| *dialled).await.expect("a proxy that accepts");
+    }
+
     /// Passes everything on again.
     pub fn heal(&self) {
         self.line.send_replace(Line::Open);
@@ -67,42 +100,73 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: String, line: Arc<watch::Sender<Line>>) {
+/// What the two directions of a connection share.
+#[derive(Clone)]
+struct Between {
+    line: Arc<watch::Sender<Line>>,
+    needle: Needle,
+}
+
+impl Between {
+    /// The answer must not pass before the line is deaf, so this comes before the text is passed.
+    fn hear(&self, said: &[u8]) {
+        let mut needle = self.needle.lock().expect("no panic holds it");
+        let heard = needle
+            .as_ref()
+            .is_some_and(|text| said.windows(text.len()).any(|part| part == text.as_bytes()));
+        if heard {
+            *needle = None;
+            self.line.send_replace(Line::Deaf);
+        }
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    target: String,
+    between: Between,
+    dialled: watch::Sender<bool>,
+) {
     while let Ok((client, _)) = listener.accept().await {
-        if *line.borrow() == Line::Cut {
+        dialled.send_replace(true);
+        if *between.line.borrow() == Line::Cut {
             continue;
         }
-        let (target, watched) = (target.clone(), line.subscribe());
+        let (target, between) = (target.clone(), between.clone());
         tokio::spawn(async move {
             if let Ok(server) = TcpStream::connect(target).await {
-                serve(client, server, watched).await;
+                serve(client, server, &between).await;
             }
         });
     }
 }
 
-async fn serve(client: TcpStream, server: TcpStream, mut line: watch::Receiver<Line>) {
+async fn serve(client: TcpStream, server: TcpStream, between: &Between) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let mut cut = line.clone();
+    let mut cut = between.line.subscribe();
+    let listen = |said: &[u8]| between.hear(said);
     tokio::select! {
-        () = pass(from_client, to_server, line.clone()) => {}
-        () = pass(from_server, to_client, line.clone()) => {}
+        () = pass(from_client, to_server, between, &[Line::Stalled], listen) => {}
+        () = pass(from_server, to_client, between, &[Line::Stalled, Line::Deaf], |_| ()) => {}
         _ = cut.wait_for(|line| *line == Line::Cut) => {}
     }
-    line.mark_unchanged();
 }
 
 async fn pass(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut line: watch::Receiver<Line>,
+    between: &Between,
+    held: &[Line],
+    hear: impl Fn(&[u8]),
 ) {
+    let mut line = between.line.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n) = from.read(&mut buffer).await {
-        if n == 0 || line.wait_for(|line| *line != Line::Stalled).await.is_err() {
+        if n == 0 || line.wait_for(|line| !held.contains(line)).await.is_err() {
             return;
         }
+        hear(&buffer[..n]);
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }

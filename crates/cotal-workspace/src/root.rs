@@ -243,6 +243,19 @@ impl Root {
         self.dot_dir().join(format!("delivery.{segment}.pid"))
     }
 
+    /// `delivery.<seg>.launched.pid`: the daemon that a launcher started and that may not hold the
+    /// lease yet.
+    #[must_use]
+    pub fn delivery_launched_pid(&self, segment: &Segment) -> PathBuf {
+        self.dot_dir().join(format!("delivery.{segment}.launched.pid"))
+    }
+
+    /// `auth/<seg>/delivery.seed`: the daemon's key while its credential is taken away (CRD-7).
+    #[must_use]
+    pub fn delivery_seed(&self, segment: &Segment) -> PathBuf {
+        self.auth_dir().join(segment.as_str()).join("delivery.seed")
+    }
+
     /// `delivery.<seg>.log`.
     #[must_use]
     pub fn delivery_log(&self, segment: &Segment) -> PathBuf {
@@ -346,6 +359,8 @@ mod tests {
                 root.creds_file(&seg, "delivery"),
                 root.agent_creds(&seg, &agent),
                 root.delivery_pid(&seg),
+                root.delivery_launched_pid(&seg),
+                root.delivery_seed(&seg),
                 root.delivery_log(&seg),
                 root.manager_pid(&seg),
             ] {

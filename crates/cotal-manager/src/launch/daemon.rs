@@ -8,11 +8,14 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use cotal_wire::Space;
+use cotal_workspace::lock::LockError;
 use cotal_workspace::{Component, PidFile, Reservation, Root, Segment, Standing};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use super::process::{Process, Stopped};
+use crate::authority::Authority;
+use crate::credentials::{renew_daemon_credentials, set_aside_credential};
 use crate::error::ManagerError;
 use crate::rail::{Liveness, Rail};
 
@@ -20,9 +23,21 @@ use crate::rail::{Liveness, Rail};
 const STOP_WITHIN: Duration = Duration::from_secs(15);
 /// A probe costs one message, and a daemon is bound within a fraction of a second.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
+/// A launch holds the reservation no longer, so whoever holds it longer is stopping the daemon.
+const LAUNCH_TAKES: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// More of a log than one run writes while it starts.
 const TAIL_BYTES: u64 = 16 * 1024;
 const TAIL_LINES: usize = 4;
+
+/// What a stop does while another stop runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// It is refused.
+    Refuse,
+    /// It waits, and then finds what is left to do.
+    Wait,
+}
 
 /// How a daemon is started.
 #[derive(Debug, Clone)]
@@ -43,6 +58,7 @@ pub struct DaemonLaunch {
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
+    record: PidFile,
     log: PathBuf,
     log_start: u64,
 }
@@ -69,12 +85,32 @@ pub enum Started {
 }
 
 impl DaemonLaunch {
-    /// Starts it with its output in its own log (LIF-7), in a process group of its own: an
-    /// interrupt from the terminal is for whoever decides the order in which things end.
+    /// Starts it once no stop of it runs, and records it, so that a stop finds it before it holds
+    /// the lease.
     ///
     /// # Errors
-    /// When its log cannot be opened or the program does not start.
-    pub fn start(&self) -> Result<Daemon, ManagerError> {
+    /// When its log cannot be opened, the program does not start or cannot be recorded.
+    pub async fn start(&self) -> Result<Daemon, ManagerError> {
+        let _held = reserve(&self.root, &self.space, None).await?;
+        self.spawn()
+    }
+
+    /// Starts it anew after it died, on credentials that are good; `None` when a stop has taken its
+    /// credential away meanwhile (LIF-9).
+    ///
+    /// # Errors
+    /// As [`Self::start`], and when a credential cannot be renewed.
+    pub async fn restart(&self, authority: &Authority) -> Result<Option<Daemon>, ManagerError> {
+        let _held = reserve(&self.root, &self.space, None).await?;
+        match renew_daemon_credentials(authority)? {
+            Some(_) => self.spawn().map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Its output goes to its own log (LIF-7), and it has a process group of its own: an interrupt
+    /// from the terminal is for whoever decides the order in which things end.
+    fn spawn(&self) -> Result<Daemon, ManagerError> {
         let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
         let log = self.root.delivery_log(&Segment::from(&self.space));
         let (out, log_start) = open_log(&log).map_err(failed)?;
@@ -88,7 +124,12 @@ impl DaemonLaunch {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        Ok(Daemon { child, log, log_start })
+        let record = daemon_record(&self.root, &self.space);
+        let daemon = Daemon { child, record, log, log_start };
+        if let Some(pid) = daemon.pid() {
+            launched_record(&self.root, &self.space).write(pid)?;
+        }
+        Ok(daemon)
     }
 }
 
@@ -99,7 +140,10 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Waits until its responder answers, it ends, or `within` is over (LIF-6).
+    /// Waits until it serves, it ends, or `within` is over (LIF-6).
+    ///
+    /// A responder that answers may be another host's, so this process counts as serving only once
+    /// it has also recorded itself, which it does when it holds the lease (LIF-11).
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -118,14 +162,19 @@ impl Daemon {
                 probed = rail.probe() => probed,
             };
             match probed {
-                Liveness::Bound => return Ok(Started::Serving),
+                Liveness::Bound if self.is_recorded()? => return Ok(Started::Serving),
                 last if Instant::now() >= deadline => {
                     let reason = self.reason();
                     return Ok(Started::NotBound { last, reason });
                 }
-                Liveness::Unbound | Liveness::Unknown(_) => sleep(PROBE_EVERY).await,
+                _ => sleep(PROBE_EVERY).await,
             }
         }
+    }
+
+    fn is_recorded(&self) -> Result<bool, ManagerError> {
+        let standing = self.record.verify()?;
+        Ok(matches!(standing, Standing::Live { pid } if Some(pid) == self.child.id()))
     }
 
     /// Waits until it ends. Cancel-safe.
@@ -159,12 +208,25 @@ pub fn daemon_record(root: &Root, space: &Space) -> PidFile {
     PidFile::new(path, Component::Delivery, space)
 }
 
-/// The running daemon of a space, whoever started it; `None` when none is recorded.
+/// What a launcher recorded of the daemon it started, which may not hold the lease yet.
+fn launched_record(root: &Root, space: &Space) -> PidFile {
+    let path = root.delivery_launched_pid(&Segment::from(space));
+    PidFile::new(path, Component::Delivery, space)
+}
+
+/// The running daemon of a space, whoever started it; else the one that was launched and is still
+/// starting. `None` when neither is recorded.
 ///
 /// # Errors
-/// When its record cannot be read.
+/// When a record cannot be read.
 pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, ManagerError> {
-    let record = daemon_record(root, space);
+    match recorded(&daemon_record(root, space))? {
+        Some(daemon) => Ok(Some(daemon)),
+        None => recorded(&launched_record(root, space)),
+    }
+}
+
+fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {
     let Standing::Live { pid } = record.verify()? else {
         return Ok(None);
     };
@@ -175,19 +237,52 @@ pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, Man
     Ok((record.verify()? == Standing::Live { pid }).then_some(process))
 }
 
-/// Stops the daemon of a space as LIF-10 says; `None` when none was recorded. A record that is
-/// provably of another program is cleared and nobody is signalled (LIF-11).
+/// Stops the daemon of a space as LIF-10 says, one that is still starting included; `None` when
+/// none was recorded. A record that is provably of another program is cleared and nobody is
+/// signalled (LIF-11). Once it is dead its credential is taken away, so that nobody restarts it.
 ///
 /// # Errors
-/// When another process is stopping it, or it cannot be stopped.
-pub async fn stop_daemon(root: &Root, space: &Space) -> Result<Option<Stopped>, ManagerError> {
-    let _held = Reservation::try_acquire(&root.delivery_stop_lock(&Segment::from(space)))?;
-    let stopped = match running_daemon(root, space)? {
-        Some(daemon) => Some(daemon.stop(STOP_WITHIN).await?),
-        None => None,
+/// When another process is stopping it and does not finish within `patience`, or it cannot be
+/// stopped.
+pub async fn stop_daemon(
+    root: &Root,
+    space: &Space,
+    patience: Patience,
+) -> Result<Option<Stopped>, ManagerError> {
+    let patience = match patience {
+        Patience::Refuse => Some(LAUNCH_TAKES),
+        Patience::Wait => None,
     };
-    daemon_record(root, space).remove_if_stale()?;
+    let _held = reserve(root, space, patience).await?;
+    let mut stopped = None;
+    for record in [daemon_record(root, space), launched_record(root, space)] {
+        if let Some(daemon) = recorded(&record)? {
+            let how = daemon.stop(STOP_WITHIN).await?;
+            stopped = stopped.max(Some(how));
+        }
+        record.remove_if_stale()?;
+    }
+    set_aside_credential(root, space)?;
     Ok(stopped)
+}
+
+/// Takes the right to start or stop the daemon of a space; without `patience` it waits for its
+/// turn. The kernel tells nobody that a file lock is free, so this looks again and again.
+async fn reserve(
+    root: &Root,
+    space: &Space,
+    patience: Option<Duration>,
+) -> Result<Reservation, ManagerError> {
+    let path = root.delivery_stop_lock(&Segment::from(space));
+    let until = patience.map(|patience| Instant::now() + patience);
+    loop {
+        match Reservation::try_acquire(&path) {
+            Err(LockError::Held { .. }) if until.is_none_or(|until| Instant::now() < until) => {
+                sleep(LOOK_EVERY).await;
+            }
+            taken => return Ok(taken?),
+        }
+    }
 }
 
 fn open_log(path: &Path) -> io::Result<(File, u64)> {
@@ -234,7 +329,7 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let record = daemon_record(&root, &space);
         record.write(std::process::id()).unwrap();
-        assert!(stop_daemon(&root, &space).await.unwrap().is_none());
+        assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
         assert_eq!(record.verify().unwrap(), Standing::Absent);
     }
 
@@ -245,8 +340,11 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let path = root.delivery_stop_lock(&Segment::from(&space));
         let held = Reservation::try_acquire(&path).unwrap();
-        assert!(matches!(stop_daemon(&root, &space).await, Err(ManagerError::Lock(_))));
+        let stop = |patience| stop_daemon(&root, &space, patience);
+        assert!(matches!(stop(Patience::Refuse).await, Err(ManagerError::Lock(_))));
+        let mut waiting = std::pin::pin!(stop(Patience::Wait));
+        assert!(tokio::time::timeout(LAUNCH_TAKES * 2, &mut waiting).await.is_err());
         drop(held);
-        assert!(stop_daemon(&root, &space).await.unwrap().is_none());
+        assert!(waiting.await.unwrap().is_none());
     }
 }

@@ -8,5 +8,7 @@ mod daemon;
 mod process;
 
 pub use broker::{BrokerLaunch, running_broker, stop_broker};
-pub use daemon::{Daemon, DaemonLaunch, Started, daemon_record, running_daemon, stop_daemon};
+pub use daemon::{
+    Daemon, DaemonLaunch, Patience, Started, daemon_record, running_daemon, stop_daemon,
+};
 pub use process::{Process, Stopped};

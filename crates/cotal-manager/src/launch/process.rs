@@ -21,7 +21,7 @@ const BURIAL: Duration = Duration::from_secs(5);
 const SLICE: Duration = Duration::from_secs(1);
 
 /// How a process ended that was asked to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stopped {
     /// By itself.
     Gracefully,

@@ -1,7 +1,8 @@
 //! `cotal down`: nothing of this root is left running.
 
-use cotal_manager::launch::{Stopped, stop_broker, stop_daemon};
-use cotal_workspace::{MeshFile, Reservation};
+use cotal_manager::launch::{Patience, Stopped, stop_broker, stop_daemon};
+use cotal_wire::Space;
+use cotal_workspace::{MeshFile, Reservation, Root};
 
 use crate::context::Context;
 use crate::exit::Exit;
@@ -20,18 +21,39 @@ pub struct Args {}
 pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let root = ctx.root()?;
     let _held = Reservation::try_acquire(&root.up_lock())?;
-    let spaces = MeshFile::load(&root)?.map(|mesh| mesh.spaces);
-    for space in spaces.unwrap_or_default() {
-        // The daemon releases its lease only while the broker answers, so it goes first.
-        let stopped = stop_daemon(&root, &space).await?;
-        report(ctx, &format!("space {space}: delivery daemon"), stopped);
-    }
-    report(ctx, "broker", stop_broker(&root).await?);
+    let spaces = MeshFile::load(&root)?.map(|mesh| mesh.spaces).unwrap_or_default();
+    everything(ctx, &root, &spaces, Patience::Refuse).await?;
     Ok(Exit::Ok)
 }
 
+/// Stops the daemons, then the broker: a daemon releases its lease only while the broker answers.
+/// One that could not be stopped keeps no other from being stopped, but keeps its broker.
+pub async fn everything(
+    ctx: &Context,
+    root: &Root,
+    spaces: &[Space],
+    patience: Patience,
+) -> anyhow::Result<()> {
+    let mut failed = None;
+    for space in spaces {
+        match stop_daemon(root, space, patience).await {
+            Ok(stopped) => report(ctx, &format!("space {space}: delivery daemon"), stopped),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                let context = format!("the delivery daemon of space {space} was not stopped");
+                failed.get_or_insert(error.context(context));
+            }
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    report(ctx, "broker", stop_broker(root).await?);
+    Ok(())
+}
+
 /// Says how something ended.
-pub fn report(ctx: &Context, what: &str, stopped: Option<Stopped>) {
+fn report(ctx: &Context, what: &str, stopped: Option<Stopped>) {
     match stopped {
         Some(Stopped::Gracefully) => ctx.out.proven(format!("{what} stopped")),
         Some(Stopped::Killed) => ctx.out.warn(format!("{what} did not stop and was killed")),

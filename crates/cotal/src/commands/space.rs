@@ -66,7 +66,7 @@ async fn add(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
     // Only the new space is completed here; the others are `up`'s.
     let mut only = mesh.clone();
     only.spaces = vec![space.clone()];
-    Up::new(ctx, root, only).spaces(&authorities).await
+    Ok(Up::new(ctx, root, only).spaces(&authorities).await?.exit)
 }
 
 fn list(output: JsonArg, ctx: &Context) -> anyhow::Result<Exit> {

@@ -1,8 +1,13 @@
 //! The real binary, as a person and a script use it: every test has a root, a registry and a
 //! broker of its own, and leaves nothing running.
 
+#![allow(unreachable_pub, reason = "`pub` says what a module offers to the other tests")]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it where it stands")]
+
 mod agents;
 mod codes;
 mod daemon;
+mod foreground;
+mod lifetime;
 mod mesh;
 mod site;

@@ -7,7 +7,9 @@ use cotal_broker::probe;
 use cotal_manager::{Authority, DAEMON_CREDENTIALS, clock};
 use cotal_wire::Space;
 use cotal_wire::creds::Creds;
-use cotal_workspace::{Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretStore};
+use cotal_workspace::{
+    Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
+};
 
 use super::{Finding, Verdict};
 use crate::context::Context;
@@ -120,6 +122,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     }];
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
+    let set_aside = root.delivery_seed(&Segment::from(space)).exists();
     for kind in DAEMON_CREDENTIALS {
         let key = SecretKey::new(space, kind);
         findings.push(match store.get(&key) {
@@ -127,6 +130,11 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
                 Ok(creds) => expiry(&key, creds.claims.expires_at, now),
                 Err(error) => broken(&key, &format!("{error}; `cotal up` mints it anew")),
             },
+            Ok(None) if key.kind == SecretKind::Delivery && set_aside => Finding::new(
+                key.to_string(),
+                Verdict::Ok,
+                "was taken away when the daemon was stopped: `cotal up` mints it again",
+            ),
             Ok(None) => broken(&key, "there is none: `cotal up` mints it"),
             Err(error) => broken(&key, &error.to_string()),
         });

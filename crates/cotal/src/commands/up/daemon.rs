@@ -1,9 +1,10 @@
 //! The delivery daemon of a space, as `up` starts it and proves it (LIF-6).
 
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use cotal_manager::launch::{DaemonLaunch, Started, running_daemon};
+use cotal_manager::launch::{Daemon, DaemonLaunch, Started, running_daemon};
 use cotal_manager::{Authority, Liveness, Office, Rail};
 use cotal_wire::Space;
 use cotal_workspace::Segment;
@@ -14,18 +15,39 @@ use crate::exit::Exit;
 /// A daemon with 100,000 rows is ready in two seconds; a busy machine gets more.
 const SERVING_WITHIN: Duration = Duration::from_secs(30);
 
+/// A daemon that this process started.
+pub(super) struct Launched<'a> {
+    pub(super) authority: &'a Authority,
+    pub(super) daemon: Daemon,
+}
+
+/// What was said of a daemon that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    Serving,
+    NotBound,
+    Ended(ExitStatus),
+}
+
 /// Sees to it that the space's daemon serves, and says whether it does.
-pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Exit> {
+pub(super) async fn ensure<'a>(
+    up: &Up<'_>,
+    authority: &'a Authority,
+) -> anyhow::Result<(Exit, Option<Launched<'a>>)> {
     let space = authority.space();
     let (own, connection) = authority.connect(Office::Operator, &up.address).await?;
     let rail = Rail::new(&connection, space, &own);
-    let exit = if let Some(daemon) = running_daemon(&up.root, space)? {
-        attached(up, space, daemon.pid(), &rail.probe().await)
+    let outcome = if let Some(daemon) = running_daemon(&up.root, space)? {
+        (attached(up, space, daemon.pid(), &rail.probe().await), None)
     } else {
-        started(up, space, &rail).await?
+        let mut daemon = launch(up, space)?.start().await?;
+        match report(up, space, &mut daemon, &rail).await? {
+            Report::Serving => (Exit::Ok, Some(Launched { authority, daemon })),
+            Report::NotBound | Report::Ended(_) => (Exit::NotServing, None),
+        }
     };
     connection.close(crate::context::CLOSE_WITHIN).await;
-    Ok(exit)
+    Ok(outcome)
 }
 
 fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
@@ -39,22 +61,26 @@ fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
     Exit::NotServing
 }
 
-async fn started(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Exit> {
-    let launch = launch(up, space)?;
-    let mut daemon = launch.start()?;
+/// Waits until a daemon that was started serves, and says what came of it (LIF-6).
+pub(super) async fn report(
+    up: &Up<'_>,
+    space: &Space,
+    daemon: &mut Daemon,
+    rail: &Rail,
+) -> anyhow::Result<Report> {
     let pid = daemon.pid().unwrap_or_default();
     Ok(match daemon.serving(rail, SERVING_WITHIN).await? {
         Started::Serving => {
             serving(up, space, pid);
-            Exit::Ok
+            Report::Serving
         }
         Started::Ended { status, reason } => {
             not_there(up, space, &format!("exited ({status})"), &reason);
-            Exit::NotServing
+            Report::Ended(status)
         }
         Started::NotBound { last, reason } => {
             not_there(up, space, &format!("runs, and does not serve ({})", said(&last)), &reason);
-            Exit::NotServing
+            Report::NotBound
         }
     })
 }
@@ -83,7 +109,7 @@ fn serving(up: &Up<'_>, space: &Space, pid: u32) {
     up.ctx.out.proven(line);
 }
 
-fn not_there(up: &Up<'_>, space: &Space, how: &str, reason: &str) {
+pub(super) fn not_there(up: &Up<'_>, space: &Space, how: &str, reason: &str) {
     let log = up.root.delivery_log(&Segment::from(space));
     let log = log.display();
     up.ctx.out.warn(format!("space {space}: the delivery daemon {how}; its log, {log}, says:"));

@@ -7,6 +7,7 @@ mod broker;
 mod daemon;
 mod foreground;
 mod plan;
+mod supervise;
 
 use std::path::PathBuf;
 
@@ -79,12 +80,13 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mesh = plan.mesh(served.url());
     mesh.save(&root)?;
     let up = Up::new(ctx, root, mesh);
-    let exit = up.spaces(&authorities).await?;
+    let completed = up.spaces(&authorities).await?;
+    let exit = completed.exit;
     drop(held);
     ctx.out.data(&up.mesh.server)?;
     match served {
         Served::Started(broker) if !args.detach && exit == Exit::Ok => {
-            foreground::stay(&up, *broker, &authorities).await
+            foreground::stay(&up, *broker, &authorities, completed.launched).await
         }
         Served::Started(broker) if !args.detach => {
             foreground::take_down(&up).await?;
@@ -110,6 +112,14 @@ pub struct Up<'a> {
     log_format: LogFormat,
 }
 
+/// What came of the spaces.
+pub struct Completed<'a> {
+    /// The worst outcome.
+    pub exit: Exit,
+    /// The daemons that this process started and that serve.
+    launched: Vec<daemon::Launched<'a>>,
+}
+
 impl<'a> Up<'a> {
     /// The spaces of `mesh`, as `ctx` completes them.
     pub fn new(ctx: &'a Context, root: Root, mesh: MeshFile) -> Self {
@@ -118,22 +128,23 @@ impl<'a> Up<'a> {
     }
 
     /// Completes every space; the worst outcome is the command's.
-    pub async fn spaces(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
+    pub async fn spaces<'s>(&self, authorities: &'s [Authority]) -> anyhow::Result<Completed<'s>> {
+        let mut completed = Completed { exit: Exit::Ok, launched: Vec::new() };
         if self.mesh.mode == Mode::Open {
             for space in &self.mesh.spaces {
                 self.open_space(space).await?;
             }
-            return Ok(Exit::Ok);
+            return Ok(completed);
         }
-        let mut exit = Exit::Ok;
         for authority in authorities {
             self.space(authority).await?;
-            let started = daemon::ensure(self, authority).await?;
-            if started != Exit::Ok {
-                exit = started;
+            let (exit, launched) = daemon::ensure(self, authority).await?;
+            if exit != Exit::Ok {
+                completed.exit = exit;
             }
+            completed.launched.extend(launched);
         }
-        Ok(exit)
+        Ok(completed)
     }
 
     async fn space(&self, authority: &Authority) -> anyhow::Result<()> {

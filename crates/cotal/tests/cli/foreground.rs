@@ -1,0 +1,199 @@
+//! `up` in the foreground, whose daemon dies, is stopped or is not there yet.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::site::{Site, is_alive, signal, wait_until};
+
+const DIED: &str =
+    "delivery daemon exited (signal SIGKILL) while nats-server is running - restarting it";
+
+/// A running `cotal up` and what it has said.
+struct Foreground {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Foreground {
+    fn up(site: &Site) -> Self {
+        let mut command = site.command(&["up", "--server-port", "0"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let said = Arc::new(Mutex::new(String::new()));
+        let sink = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                sink.lock().unwrap().push_str(&(line + "\n"));
+            }
+        });
+        let up = Self { child, said, reader: Some(reader) };
+        up.says("The mesh is up");
+        up
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits for a text. A replacement has to wait for the lease of its predecessor, 30 s.
+    #[track_caller]
+    fn says(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.said().contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its exit code, once all that it said was read.
+    fn ended(&mut self) -> i32 {
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        code
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        // A test that failed must not leave it behind; one that ended has been reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn kill_daemon(site: &Site) -> u32 {
+    let daemon = site.daemon();
+    signal(daemon, Signal::KILL);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    daemon
+}
+
+#[test]
+fn lif_9_a_daemon_that_died_is_restarted_after_the_lease_of_its_predecessor() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let died = kill_daemon(&site);
+    up.says(DIED);
+    up.says("the delivery daemon could not be restarted: it exited (code 8); trying again");
+    up.says("delivery daemon running again");
+    assert_ne!(site.daemon(), died);
+    site.run(&["status"]).ok();
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.ended(), 0);
+    assert!(!site.path("main/delivery.creds").exists());
+}
+
+#[test]
+fn lif_9_a_daemon_that_was_asked_to_end_stays_stopped() {
+    for wish in [Signal::TERM, Signal::INT] {
+        let site = Site::new();
+        let up = Foreground::up(&site);
+        signal(site.daemon(), wish);
+        up.says("the delivery daemon was stopped and stays so");
+        assert!(!up.said().contains("restarting it"), "{}", up.said());
+        site.run(&["status"]).ends(7);
+    }
+}
+
+#[test]
+fn lif_9_a_stop_between_two_attempts_is_final() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let broker = site.broker();
+    kill_daemon(&site);
+    up.says("trying again");
+    site.run(&["down"]).ok();
+    assert_eq!(up.ended(), 1);
+    assert_eq!(up.said().matches("restarting it").count(), 1, "{}", up.said());
+    assert!(!is_alive(broker) && !site.path("main/delivery.creds").exists());
+    site.run(&["down"]).ok().says("was not running");
+}
+
+#[test]
+fn lif_9_a_replacement_that_is_still_starting_is_stopped_for_good() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    // A broker that does not answer keeps the replacement at its dial.
+    signal(site.broker(), Signal::STOP);
+    kill_daemon(&site);
+    up.says(DIED);
+    let launched = "delivery.main.launched.pid";
+    wait_until("the replacement", || site.read(launched).trim().parse().is_ok_and(is_alive));
+    let replacement = site.pid(launched);
+    let down = site.run(&["down"]).ok().says("delivery daemon stopped");
+    assert!(!is_alive(replacement), "{down:?}");
+    assert_eq!(up.ended(), 1);
+    assert_eq!(up.said().matches("restarting it").count(), 1, "{}", up.said());
+    assert!(!site.path(launched).exists() && !site.path("main/delivery.creds").exists());
+}
+
+#[test]
+fn lif_10_up_and_down_share_one_reservation_and_up_waits_for_a_stop_that_runs() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let (broker, daemon) = (site.broker(), site.daemon());
+    let held = cotal_workspace::Reservation::try_acquire(&site.path("up.lock")).unwrap();
+    signal(up.child.id(), Signal::TERM);
+    up.says("this command waits for it");
+    assert!(is_alive(broker) && is_alive(daemon));
+    drop(held);
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(broker) && !is_alive(daemon));
+}
+
+#[test]
+fn lif_10_while_up_stops_the_daemon_a_down_is_refused() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let daemon = site.daemon();
+    // A broker that does not answer makes the daemon's release take its time.
+    signal(site.broker(), Signal::STOP);
+    signal(up.child.id(), Signal::INT);
+    wait_until("the stop", || site.read("delivery.main.log").contains("received SIGTERM"));
+    if is_alive(daemon) {
+        site.run(&["down"]).ends(8).says("working on the same thing");
+    }
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(daemon));
+}
+
+#[test]
+fn lif_11_two_downs_at_once_stop_everything_and_neither_harms_the_other() {
+    let site = Site::up();
+    let (broker, daemon) = (site.broker(), site.daemon());
+    let start = || {
+        let mut command = site.command(&["down"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let downs = [start(), start()];
+    let codes = downs.map(|mut down| down.wait().unwrap().code().unwrap());
+    assert!(codes.contains(&0) && codes.iter().all(|code| [0, 8].contains(code)), "{codes:?}");
+    assert!(!is_alive(broker) && !is_alive(daemon));
+}
+
+#[test]
+fn lif_11_down_signals_no_other_program_and_clears_its_record() {
+    let site = Site::up();
+    let daemon = site.daemon();
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
+        std::fs::write(site.path(record), format!("{}\n", other.id())).unwrap();
+    }
+    site.run(&["down"]).ok().says("delivery daemon was not running");
+    assert!(is_alive(other.id()));
+    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
+        assert!(!site.path(record).exists(), "{record}");
+    }
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // Nothing named the daemon any more, so it ends by itself once the broker is gone.
+    wait_until("the daemon's end", || !is_alive(daemon));
+}

@@ -1,0 +1,132 @@
+//! The daemon's process under signals, and behind a broker that is slow, silent or gone.
+
+use cotal_testkit::{DaemonProcess, Mesh, Proxy};
+use cotal_wire::names::Bucket;
+use rustix::process::Signal;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_cotal");
+const RELEASED: &str = "the lease is released";
+
+/// Windows that a test can wait for.
+const SHORT: [(&str, &str); 2] =
+    [("COTAL_DELIVERY_BROKER_GONE_MS", "2000"), ("COTAL_DELIVERY_BROKER_GONE_BACKSTOP_MS", "8000")];
+
+fn through(mesh: &Mesh, proxy: &Proxy) -> DaemonProcess {
+    DaemonProcess::start_at(BINARY, mesh, &proxy.url(), &[])
+}
+
+/// It ended as it was told, and the space is free at once.
+async fn stopped_and_free(mut daemon: DaemonProcess, mesh: &Mesh, signal: &str) {
+    assert_eq!(daemon.ended().await, Some(0), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains(&format!("received {signal}, exiting")), "{log}");
+    let mut next = DaemonProcess::start(BINARY, mesh);
+    next.serves().await;
+    next.signal(Signal::TERM);
+    assert_eq!(next.ended().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_7_and_lif_8_a_serving_daemon_frees_the_space_on_either_signal() {
+    let mesh = Mesh::start().await;
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+        let mut daemon = DaemonProcess::start(BINARY, &mesh);
+        daemon.serves().await;
+        daemon.signal(signal);
+        daemon.says(&format!("received {name}, exiting")).await;
+        daemon.says(RELEASED).await;
+        stopped_and_free(daemon, &mesh, name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_7_before_the_claim_a_signal_ends_it_at_once() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    proxy.stall();
+    let daemon = through(&mesh, &proxy);
+    // Its signals are caught before it dials, and it dials before anything is said.
+    proxy.dialled().await;
+    daemon.signal(Signal::TERM);
+    stopped_and_free(daemon, &mesh, "SIGTERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_7_a_claim_in_flight_is_waited_for_and_a_win_is_released() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    proxy.deafen_at(&format!("$KV.{}.", mesh.space().bucket(Bucket::Delivery)));
+    let mut daemon = through(&mesh, &proxy);
+    proxy.deafened().await;
+    daemon.signal(Signal::TERM);
+    daemon.says("received SIGTERM, exiting").await;
+    proxy.heal();
+    stopped_and_free(daemon, &mesh, "SIGTERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_7_between_claim_and_ready_the_lease_is_released() {
+    let mesh = Mesh::start().await;
+    let mut daemon = DaemonProcess::start(BINARY, &mesh);
+    daemon.says("the lease is held").await;
+    daemon.signal(Signal::TERM);
+    daemon.says(RELEASED).await;
+    stopped_and_free(daemon, &mesh, "SIGTERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_7_during_a_redial_the_release_waits_for_the_connection() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let mut daemon = through(&mesh, &proxy);
+    daemon.serves().await;
+    proxy.cut();
+    daemon.says("the broker connection dropped; redialling").await;
+    daemon.signal(Signal::TERM);
+    daemon.says("received SIGTERM, exiting").await;
+    proxy.heal();
+    daemon.says(RELEASED).await;
+    stopped_and_free(daemon, &mesh, "SIGTERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_3_a_broker_that_is_gone_ends_the_daemon_after_the_window() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let mut daemon = DaemonProcess::start_at(BINARY, &mesh, &proxy.url(), &SHORT);
+    daemon.serves().await;
+    proxy.cut();
+    daemon
+        .says(
+            "✗ delivery: broker connection unavailable (broker unreachable), exiting (coupled to \
+             the broker)",
+        )
+        .await;
+    assert_ne!(daemon.ended().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_5_a_broker_that_is_paused_counts_as_gone() {
+    let mut mesh = Mesh::start().await;
+    let mut daemon = DaemonProcess::start_at(BINARY, &mesh, mesh.url(), &SHORT);
+    daemon.serves().await;
+    mesh.broker().pause().unwrap();
+    daemon.says("broker connection unavailable").await;
+    assert_ne!(daemon.ended().await, Some(0));
+    mesh.broker().resume().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_4_a_daemon_that_was_paused_does_not_blame_the_broker() {
+    let mesh = Mesh::start().await;
+    let mut daemon = DaemonProcess::start_at(BINARY, &mesh, mesh.url(), &SHORT);
+    daemon.serves().await;
+    daemon.signal(Signal::STOP);
+    // Longer than the window, and the lease of 30 s stands: time is what is tested here.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    daemon.signal(Signal::CONT);
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert!(!daemon.log().contains("broker unreachable"), "{}", daemon.log());
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended().await, Some(0), "{}", daemon.log());
+}
