@@ -176,7 +176,11 @@ async fn claim_and_serve(
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
         .tls(options.tls.clone());
-    let dialled = Connection::connect(connect.clone()).await;
+    let dialled = tokio::select! {
+        dialled = Connection::connect(connect.clone()) => dialled,
+        // Nothing is claimed yet, so there is nothing to wait for and nothing to release.
+        () = stop.cancelled() => return Ok(()),
+    };
     let connection = dialled.map_err(broker("cannot connect"))?;
     let conn_id = connection.conn_id();
     let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
