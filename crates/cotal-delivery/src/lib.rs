@@ -15,6 +15,7 @@ mod clock;
 mod counters;
 mod credentials;
 mod dead;
+mod evicted;
 mod fanout;
 mod gate;
 mod intake;

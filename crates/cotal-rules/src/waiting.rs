@@ -97,6 +97,30 @@ impl Waiting {
         entries
     }
 
+    /// Every owner's lowest waiting entry: the first that its store's cap would take.
+    #[must_use]
+    pub fn lowest(&self) -> Vec<(Lifecycle, u64)> {
+        let lowest = |(owner, slots): (&Lifecycle, &BTreeSet<u64>)| {
+            slots.first().map(|entry| (owner.clone(), *entry))
+        };
+        self.owners.iter().filter_map(lowest).collect()
+    }
+
+    /// Frees the slots of `owner`'s entries below `first_held`, which its store no longer holds, and
+    /// names them.
+    pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> BTreeSet<u64> {
+        let Some(slots) = self.owners.get_mut(owner) else {
+            return BTreeSet::new();
+        };
+        let held = slots.split_off(&first_held);
+        let gone = std::mem::replace(slots, held);
+        if slots.is_empty() {
+            self.owners.remove(owner);
+        }
+        self.total -= gone.len();
+        gone
+    }
+
     /// Entries that wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -131,6 +155,20 @@ mod tests {
         assert_eq!(waiting.len(), 1, "one entry holds one slot however often it comes back");
         assert_eq!(waiting.on_wait(&owner(1), 7, 11, 0), Wait::GiveUp);
         assert!(waiting.is_empty(), "a given-up entry holds no slot");
+    }
+
+    #[test]
+    fn evicted_entries_free_their_slots() {
+        let mut waiting = Waiting::default();
+        for entry in [3, 5, 8] {
+            waiting.on_wait(&owner(1), entry, 1, 0);
+        }
+        assert_eq!(waiting.lowest(), [(owner(1), 3)]);
+        assert_eq!(waiting.release_below(&owner(1), 6), BTreeSet::from([3, 5]));
+        assert_eq!((waiting.len(), waiting.lowest()), (1, vec![(owner(1), 8)]));
+        assert_eq!(waiting.release_below(&owner(1), u64::MAX), BTreeSet::from([8]));
+        assert_eq!(waiting.release_below(&owner(1), u64::MAX), BTreeSet::new());
+        assert!(waiting.is_empty() && waiting.lowest().is_empty());
     }
 
     #[test]
