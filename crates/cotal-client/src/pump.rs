@@ -102,10 +102,11 @@ impl Pump {
 
     /// Takes what the broker has handed over already, so that the ledger gives it back; left in the
     /// connection's buffer it would be nobody's until its ack wait is over.
-    async fn finish(&self, mut consumer: PullConsumer, name: &str) {
-        let rest = consumer.next_batch(usize::MAX, Duration::ZERO).await;
-        consumer.close().await;
-        for delivery in rest.unwrap_or_default() {
+    async fn finish(&self, consumer: PullConsumer, name: &str) {
+        // Nothing is asked for any more; what was asked for is here before this is answered. Without an
+        // answer there is no broker to give anything back to.
+        let _ = self.connection.round_trip().await;
+        for delivery in consumer.end().await {
             self.admit(delivery, name).await;
         }
     }
