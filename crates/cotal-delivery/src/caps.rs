@@ -105,9 +105,12 @@ impl CapMeter {
                     suspects.insert(member);
                 }
                 _ = tick.tick(), if !suspects.is_empty() => {
-                    for member in suspects.drain() {
+                    for member in std::mem::take(&mut suspects) {
                         if let Err(error) = self.check(&member).await {
                             debug!(space = %self.space, %error, "a member's backlog is unknown");
+                        }
+                        if self.meter().is_unsettled(&member) {
+                            suspects.insert(member);
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 //! Invariant: an entry that leaves the reader unsurfaced and allowed stands in the dead bucket
 //! first, so it never ends invisibly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use cotal_rules::waiting;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
-use cotal_wire::{Lifecycle, Space};
+use cotal_wire::{Lifecycle, Principal, Space};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -51,41 +51,36 @@ impl DeadBook {
         Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
     }
 
-    /// Records an entry that is tried again at `next_at`.
-    pub(crate) async fn park(
-        &self,
-        about: About<'_>,
-        now: i64,
-        next_at: i64,
-    ) -> Result<(), NatsError> {
-        self.record(row(&about, DeadState::Parked, now, next_at)).await
-    }
-
-    /// Records an entry that is not tried again.
-    pub(crate) async fn give_up(&self, about: About<'_>, now: i64) -> Result<(), NatsError> {
-        self.record(row(&about, DeadState::GivenUp, now, 0)).await
-    }
-
     /// Writes a row; one that stands already is replaced by revision, keeping its first date.
-    async fn record(&self, mut row: DeadRow) -> Result<(), NatsError> {
+    pub(crate) async fn record(&self, row: &DeadRow) -> Result<(), NatsError> {
         let key = dead_key(row.seq);
+        let mut row = row.clone();
         loop {
-            let found = self.kv.get(&key).await?;
-            let written = match found.as_ref().and_then(|entry| entry.live().map(|v| (entry, v))) {
-                Some((entry, value)) => {
-                    if let Ok(old) = DeadRow::parse(value, row.seq) {
-                        row.first_at = old.first_at;
-                    }
-                    self.kv.update(&key, encode(&row), entry.revision).await
-                }
-                None => self.kv.create(&key, encode(&row)).await,
-            };
-            match written {
+            match self.kv.create(&key, encode(&row)).await {
+                Err(error) if error.is_conflict() => {}
+                other => return other.map(drop),
+            }
+            let Some(entry) = self.kv.get(&key).await? else { continue };
+            let Some(value) = entry.live() else { continue };
+            if let Ok(old) = DeadRow::parse(value, row.seq) {
+                row.first_at = old.first_at;
+            }
+            match self.kv.update(&key, encode(&row), entry.revision).await {
                 Err(error) if error.is_conflict() => {}
                 other => return other.map(drop),
             }
         }
     }
+}
+
+/// The row of an entry that is tried again at `next_at`.
+pub(crate) fn parked(about: &About<'_>, now: i64, next_at: i64) -> DeadRow {
+    row(about, DeadState::Parked, now, next_at)
+}
+
+/// The row of an entry that is not tried again.
+pub(crate) fn given_up(about: &About<'_>, now: i64) -> DeadRow {
+    row(about, DeadState::GivenUp, now, 0)
 }
 
 fn row(about: &About<'_>, state: DeadState, now: i64, next_at: i64) -> DeadRow {
@@ -130,6 +125,8 @@ pub(crate) struct Retrier {
     pub(crate) parked: BTreeMap<u64, Parked>,
     pub(crate) remover: Remover,
     pub(crate) caps: Caps,
+    /// Members whose parked entries are being lost, as told.
+    pub(crate) losing: HashSet<Principal>,
 }
 
 /// See [`Known`]; opaque to the lane.
@@ -236,6 +233,7 @@ impl Retrier {
             Verdict::Release => match self.hand_off(&known.row, &entry, &stored).await {
                 Ok(()) => {
                     add(&self.counters.delivered, 1);
+                    self.losing.remove(&known.row.owner);
                     self.caps.handed_off(std::iter::once(&known.row.member()));
                     self.close(known).await
                 }
@@ -297,14 +295,21 @@ impl Retrier {
     }
 
     /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
+    /// It is told once a member and episode, which ends when one of its parked entries is delivered.
     async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
         let row = &known.row;
-        error!(
-            space = %self.space, member = %row.owner, channel = %row.channel, seq = row.chat_seq,
-            "a parked entry was evicted from INBOX before it could be delivered"
-        );
-        self.counters.add_missed(&row.owner, 1);
-        self.close(known).await
+        if self.losing.insert(row.owner.clone()) {
+            error!(
+                space = %self.space, member = %row.owner, channel = %row.channel,
+                seq = row.chat_seq, "parked entries are evicted from INBOX before they could be \
+                 delivered"
+            );
+        }
+        let owner = row.owner.clone();
+        self.close(known).await?;
+        // Only now: the row that was closed can come again from the watch, and must not count twice.
+        self.counters.add_missed(&owner, 1);
+        Ok(())
     }
 
     async fn again(

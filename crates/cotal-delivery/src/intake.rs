@@ -84,7 +84,6 @@ impl Intake {
         }
     }
 
-    /// Whether the consumer is there again, and bound.
     /// Ends the pulls and returns what was not worked on, so that the daemon that serves next gets it
     /// at once.
     pub(crate) async fn give_back(self) {
@@ -93,6 +92,7 @@ impl Intake {
         }
     }
 
+    /// Whether the consumer is there again, and bound.
     async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
         let filter = config.filter_subject.as_deref();
         let create = ConsumerAction::Create;

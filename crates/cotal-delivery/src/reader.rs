@@ -15,7 +15,7 @@ use cotal_rules::waiting::{Wait, Waiting};
 use cotal_wire::control::WaitingEntry;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::SEQ_HEADER;
-use cotal_wire::rows::DeadReason;
+use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
@@ -28,7 +28,8 @@ use tracing::{debug, error, warn};
 use crate::caps::Caps;
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
-use crate::dead::{About, DeadBook};
+use crate::dead::{self, About, DeadBook};
+use crate::evicted::{self, Looks};
 use crate::fanout::log_failure;
 use crate::gate::Gate;
 use crate::intake::Intake;
@@ -41,6 +42,8 @@ use crate::view::{Feed, View};
 const BATCH: usize = 1_000;
 /// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
 const BATCHES: usize = 4;
+/// Records of entries that leave the reader, under way at once.
+const BOOKINGS: usize = 64;
 /// Removals for retired lifecycles under way at once.
 const REMOVALS: usize = 64;
 
@@ -85,6 +88,17 @@ pub(crate) struct Reader {
     pub(crate) remover: Remover,
     /// Removals under way.
     pub(crate) removals: JoinSet<Removed>,
+    /// Records of the dead bucket under way.
+    pub(crate) bookings: JoinSet<Booked>,
+    /// Looks for waiting entries that the store's cap took.
+    pub(crate) looks: Looks,
+}
+
+/// An entry that leaves the reader, and whether the dead bucket holds it.
+pub(crate) struct Booked {
+    delivery: Delivery,
+    state: DeadState,
+    recorded: Result<(), NatsError>,
 }
 
 /// An entry and what became of its removal.
@@ -109,6 +123,7 @@ impl Reader {
     /// Reads entries until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         let mut under_way = FuturesOrdered::new();
+        let mut look = tokio::time::interval(evicted::LOOK_EVERY);
         loop {
             let batch = tokio::select! {
                 biased;
@@ -117,8 +132,20 @@ impl Reader {
                     self.settle(done, under_way.is_empty()).await;
                     continue;
                 }
+                Some(Ok(booked)) = self.bookings.join_next(), if !self.bookings.is_empty() => {
+                    self.booked(booked).await;
+                    continue;
+                }
                 Some(Ok(removed)) = self.removals.join_next(), if !self.removals.is_empty() => {
                     self.removed(removed).await;
+                    continue;
+                }
+                _ = look.tick(), if self.looks.is_idle() && !self.waiting.is_empty() => {
+                    self.looks.begin(self.waiting.lowest());
+                    continue;
+                }
+                found = self.looks.found(), if !self.looks.is_idle() => {
+                    self.forget_evicted(found);
                     continue;
                 }
                 batch = self.intake.next(&mut self.gate, BATCH, || {
@@ -131,6 +158,9 @@ impl Reader {
             self.progress.send_modify(|p| p.idle = false);
             let entries = self.read_all(batch).await;
             if !self.wait_fresh(&entries, &stop).await {
+                for read in entries {
+                    log_failure(&self.space, "return an entry", read.delivery.nak(None).await);
+                }
                 break;
             }
             let (entries, copies) = self.judge_all(entries).await;
@@ -145,6 +175,10 @@ impl Reader {
         while let Some(done) = under_way.next().await {
             self.settle(done, under_way.is_empty()).await;
         }
+        while let Some(Ok(booked)) = self.bookings.join_next().await {
+            self.booked(booked).await;
+        }
+        self.intake.give_back().await;
         Ok(())
     }
 
@@ -319,8 +353,7 @@ impl Reader {
             }
         }
         self.batches.send_modify(|batches| batches.settled += 1);
-        let waiting = self.waiting.len() as u64;
-        self.counters.waiting.store(waiting, Ordering::Relaxed);
+        self.count_waiting();
         self.progress.send_modify(|progress| {
             progress.taken = progress.taken.max(last);
             progress.idle = pending == 0 && last_one;
@@ -339,6 +372,22 @@ impl Reader {
             self.no_longer_waits(&read.member, read.delivery.stream_seq);
         }
         self.end(read.delivery, &self.counters.delivered).await;
+    }
+
+    fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
+        for (owner, first_held) in found {
+            let lost = self.waiting.release_below(&owner, first_held);
+            lost.iter().for_each(|seq| self.returned.forget(*seq));
+            if !lost.is_empty() {
+                evicted::tell(&self.space, &self.counters, &owner, lost.len());
+            }
+        }
+        self.count_waiting();
+    }
+
+    fn count_waiting(&self) {
+        let waiting = self.waiting.len() as u64;
+        self.counters.waiting.store(waiting, Ordering::Relaxed);
     }
 
     fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
@@ -377,8 +426,7 @@ impl Reader {
                 self.returned.forget(seq);
                 let about =
                     About { seq, member: &member, entry: &entry, reason, attempts: attempt };
-                let parked = self.dead.park(about, now, next_at).await;
-                self.book(delivery, parked).await;
+                self.book(delivery, dead::parked(&about, now, next_at)).await;
             }
             Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
         }
@@ -393,17 +441,31 @@ impl Reader {
         );
         self.no_longer_waits(&member, seq);
         let about = About { seq, member: &member, entry: &entry, reason, attempts };
-        let given = self.dead.give_up(about, now_ms()).await;
-        if given.is_ok() {
-            add(&self.counters.given_up, 1);
+        self.book(delivery, dead::given_up(&about, now_ms())).await;
+    }
+
+    /// Starts to record an entry that leaves the reader; what comes behind it does not wait for that.
+    async fn book(&mut self, delivery: Delivery, row: DeadRow) {
+        if self.bookings.len() >= BOOKINGS
+            && let Some(Ok(booked)) = self.bookings.join_next().await
+        {
+            self.booked(booked).await;
         }
-        self.book(delivery, given).await;
+        let dead = self.dead.clone();
+        self.bookings.spawn(async move {
+            let recorded = dead.record(&row).await;
+            Booked { delivery, state: row.state, recorded }
+        });
     }
 
     /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
-    async fn book(&self, delivery: Delivery, booked: Result<(), NatsError>) {
-        match booked {
-            Ok(()) => log_failure(&self.space, "ack an entry", delivery.ack().await),
+    async fn booked(&self, booked: Booked) {
+        let Booked { delivery, state, recorded } = booked;
+        match recorded {
+            Ok(()) => {
+                add(&self.counters.given_up, u64::from(state == DeadState::GivenUp));
+                log_failure(&self.space, "ack an entry", delivery.ack().await);
+            }
             Err(error) => {
                 warn!(space = %self.space, %error, "an entry could not be recorded and comes again");
                 let again = delivery.nak(Some(Duration::from_secs(2))).await;

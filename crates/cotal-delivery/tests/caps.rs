@@ -78,3 +78,24 @@ async fn the_cap_counts_a_burst_before_the_first_look() {
     let _next = mesh.lane().await;
     missed_by(&Supervisor::of(&mesh).await, "away", 30).await;
 }
+
+/// The cap of INBOX: entries that wait for a missing ACL row and are evicted meanwhile are misses
+/// too, and hold no slot any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cap_counts_waiting_and_parked_entries_that_it_takes() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let (god, supervisor) = (God::of(&mesh).await, Supervisor::of(&mesh).await);
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let away = mesh.peer("away", &["team.>"], &[]).await;
+    away.join(TEAM).await;
+    let kv = god.kv(cotal_wire::names::Bucket::Acl);
+    kv.delete(&away.lifecycle.dotted(), None).await.expect("a deleted row");
+    post(&alice, "a", 1_150).await;
+    missed_by(&supervisor, "away", 150).await;
+    let status = supervisor.status().await;
+    assert_eq!((status.waiting, status.parked), (0, 1_000), "the first 100 waited, 50 were parked");
+    for kind in ["waiting entries were evicted", "parked entries are evicted"] {
+        assert_eq!(logged(&[kind, "local.away"]).len(), 1, "{kind}");
+    }
+}

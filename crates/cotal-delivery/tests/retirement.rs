@@ -51,7 +51,7 @@ async fn inventory(manager: &Supervisor, member: &Lifecycle) -> Vec<Channel> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rdr_4_and_7_an_entry_of_a_retired_lifecycle_is_removed_with_its_stray_row() {
+async fn rdr_7_the_stray_row_goes_with_the_entry_and_nothing_is_copied_any_more() {
     let (mesh, _lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
@@ -280,7 +280,7 @@ async fn inv_4_an_inventory_fences_a_lifecycle_whose_row_still_allows_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inv_3_and_4_a_narrowed_row_refuses_by_itself_and_leaves_no_mark() {
+async fn inv_3_a_narrowed_row_refuses_by_itself_and_leaves_no_mark() {
     let (mesh, _lane, _alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
@@ -418,4 +418,79 @@ async fn recall_happens_also_when_the_daemon_was_away_and_never_for_a_leave() {
     let _next = mesh.lane().await;
     eventually("the secret is recalled", copies, |copies| copies.len() == 1).await;
     assert_eq!(bob.receive(1).await, ["open"], "a leave takes nothing back");
+}
+
+/// An entry as the fan-out writer makes it, for a member that only the test knows.
+async fn put_entry(god: &God, space: &cotal_wire::Space, member: &Lifecycle, id: &str, seq: u64) {
+    use cotal_wire::envelope::{Reason, write_entry};
+    let channel = Channel::parse(TEAM).expect("a channel");
+    let msg = json!({ "id": id, "from": { "id": "local.alice" }, "channel": TEAM }).to_string();
+    let entry = write_entry(msg.as_bytes(), &channel, seq, Reason::LiveMention, 0);
+    let key = format!("{id}:local.alice:{}:0", member.dotted());
+    let stored = god.connection.publish_confirmed(space.dinbox(member), None, entry, Some(&key));
+    stored.await.expect("an entry");
+}
+
+fn stranger(n: u8) -> Lifecycle {
+    let uid = cotal_wire::LifecycleUid::from_random([n; 26]);
+    Lifecycle::new(
+        cotal_wire::Principal::parse(&format!("local.ghost{n}")).expect("a principal"),
+        uid,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_8_five_thousand_waiting_entries_hold_nobody_up() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    for n in 0..25 {
+        let ghost = stranger(n);
+        let entries = (0..200).map(|i| {
+            let (god, space, ghost) = (&god, mesh.space(), &ghost);
+            async move { put_entry(god, space, ghost, &format!("g{n}-{i}"), 1).await }
+        });
+        futures_util::future::join_all(entries).await;
+    }
+    alice.post(TEAM, "prompt", &[]).await;
+    assert_eq!(bob.receive(1).await, ["prompt"]);
+    let manager = Supervisor::of(&mesh).await;
+    let all =
+        |status: &cotal_wire::control::DeliveryStatus| status.waiting + status.parked >= 5_000;
+    let status = eventually("all 5,000 are accounted for", || manager.status(), all).await;
+    assert!(status.parked >= 2_500, "at most a hundred of an owner wait in the reader: {status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_entry_that_is_put_back_is_delivered_under_a_key_of_its_own() {
+    use cotal_wire::names::dead_key;
+    use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+    let (mesh, _lane, _alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    god.pause(READER).await;
+    put_entry(&god, mesh.space(), &bob.lifecycle, "lost", 1).await;
+    let entry = god.entries(&bob.lifecycle).await.remove(0);
+    let row = DeadRow {
+        seq: entry.seq,
+        owner: bob.principal().clone(),
+        lifecycle_uid: bob.lifecycle.uid,
+        channel: Channel::parse(TEAM).expect("a channel"),
+        chat_seq: 1,
+        state: DeadState::Parked,
+        reason: DeadReason::NoAclRow,
+        attempts: 11,
+        first_at: 0,
+        next_at: 1,
+    };
+    let value = serde_json::to_vec(&row).expect("JSON");
+    god.kv(Bucket::Dead).put(&dead_key(entry.seq), value.into()).await.expect("a dead row");
+    let dlv = mesh.space().dlv_stream();
+    let subject = mesh.space().dlv(&bob.lifecycle);
+    let copies = || god.stored(&dlv, &subject);
+    let copy = eventually("it is delivered", copies, |copies| copies.len() == 1).await.remove(0);
+    let id = copy.headers.as_ref().and_then(|h| h.get("Nats-Msg-Id")).expect("a key");
+    assert!(id.as_str().ends_with(":0:r1"), "{}", id.as_str());
+    let gone = || async { god.kv(Bucket::Dead).get(&dead_key(entry.seq)).await.ok().flatten() };
+    let deleted = |row: &Option<cotal_nats::Entry>| row.as_ref().is_none_or(|r| r.live().is_none());
+    eventually("the row is closed", gone, deleted).await;
 }

@@ -94,6 +94,13 @@ impl OverflowMeter {
         }
     }
 
+    /// Whether copies were stored during the last check that it could not judge: another must follow,
+    /// also when nothing more is stored.
+    #[must_use]
+    pub fn is_unsettled(&self, member: &Lifecycle) -> bool {
+        self.members.get(member).is_some_and(|fill| fill.at_most > PER_SUBJECT)
+    }
+
     /// Begins a check; what it gives belongs to the unread count that is read next.
     #[must_use]
     pub fn mark(&self, member: &Lifecycle) -> Mark {

@@ -1,7 +1,8 @@
 //! The components of a lane: how they are built, bound and finished.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{ConnectOptions, Connection, Engine, Writer, WriterOptions};
@@ -21,6 +22,7 @@ use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::credentials::Identity;
 use crate::dead::{DeadBook, Retrier};
+use crate::evicted::Looks;
 use crate::fanout::Fanout;
 use crate::gate::Gate;
 use crate::intake::Intake;
@@ -39,6 +41,12 @@ use crate::watchdog::{BrokerWatch, Renewed};
 
 use super::{FINISH_WITHIN, LaneError, LaneOptions, Stage, broker};
 
+/// The ack wait while what a crashed daemon had pulled comes back, in nanoseconds.
+const SHORT_ACK_WAIT_NS: i64 = 1_000_000_000;
+/// The ack wait of both consumers (`docs/wire.md` §3), in nanoseconds.
+const ACK_WAIT_NS: i64 = 60 * SHORT_ACK_WAIT_NS;
+/// How long it stays so short.
+const HASTEN_FOR: Duration = Duration::from_secs(3);
 /// Posts pulled ahead of routing; small, because each may cost a copy per member.
 const PULL_POSTS: usize = 128;
 /// Entries pulled ahead of judging.
@@ -176,6 +184,7 @@ impl Parts {
             parked: BTreeMap::new(),
             remover: self.remover(),
             caps,
+            losing: HashSet::new(),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
@@ -239,6 +248,7 @@ impl Parts {
     ) -> Result<u64, LaneError> {
         let stream = self.space.inbox_stream();
         let info = self.ensure(&stream, &self.space.reader_config()).await?;
+        self.hasten(tasks, stop, &stream, &info);
         if info.num_pending == 0 && info.num_ack_pending == 0 {
             self.progress.send_replace(ReaderProgress::idle());
         }
@@ -260,6 +270,8 @@ impl Parts {
             returned: self.returned.clone(),
             remover: self.remover(),
             removals: JoinSet::new(),
+            bookings: JoinSet::new(),
+            looks: Looks::new(&self.space, &self.connection),
             floor: info.ack_floor.stream_seq,
         };
         let token = stop.clone();
@@ -292,6 +304,7 @@ impl Parts {
     ) -> Result<(), LaneError> {
         let stream = self.space.chat_stream();
         let info = self.ensure(&stream, &self.space.fanout_config(None)).await?;
+        self.hasten(tasks, stop, &stream, &info);
         let fanout = Fanout {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -402,6 +415,42 @@ impl Parts {
         ahead: usize,
     ) -> Result<Intake, LaneError> {
         Ok(Intake::open(&self.space, &self.connection, stream, consumer, ahead).await?)
+    }
+
+    /// What a crashed daemon had pulled comes back only after the ack wait. The lease proves that
+    /// nobody works on it any more, so for a few seconds the wait is short. What is done twice by it
+    /// is harmless: message ids see to that.
+    fn hasten(
+        &self,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+        stream: &str,
+        info: &ConsumerInfo,
+    ) {
+        if info.num_ack_pending == 0 && info.config.ack_wait == ACK_WAIT_NS {
+            return;
+        }
+        let (space, connection) = (self.space.clone(), self.connection.clone());
+        let (stream, mut config, stop) = (stream.to_owned(), info.config.clone(), stop.clone());
+        tasks.spawn(async move {
+            for (ack_wait, then) in [(SHORT_ACK_WAIT_NS, HASTEN_FOR), (ACK_WAIT_NS, Duration::ZERO)]
+            {
+                config.ack_wait = ack_wait;
+                let filter = config.filter_subject.as_deref();
+                let update = ConsumerAction::CreateOrUpdate;
+                let name = &config.name;
+                let done = connection.create_consumer(&stream, name, filter, &config, update).await;
+                if let Err(error) = done {
+                    warn!(%space, stream, consumer = name, %error, "the ack wait was not changed");
+                }
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = tokio::time::sleep(then) => {}
+                }
+            }
+            stop.cancelled().await;
+            Ok(())
+        });
     }
 
     /// Binds a consumer; one that is missing is made, and that is said loudly, because what it had

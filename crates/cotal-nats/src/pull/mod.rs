@@ -9,7 +9,7 @@ mod requests;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use delivery::AckInfo;
 pub use delivery::Delivery;
@@ -99,6 +99,9 @@ impl PullError {
     }
 }
 
+/// How long the end of a subscription may take to be seen.
+const DRAINED_WITHIN: Duration = Duration::from_secs(1);
+
 /// A pull consumer bound by name.
 #[derive(Debug)]
 pub struct PullConsumer {
@@ -166,10 +169,12 @@ impl PullConsumer {
     /// Ends the pulls and hands out what had arrived and was not asked for yet, so that its owner can
     /// return it at once instead of letting it wait for the ack wait.
     pub async fn end(mut self) -> Vec<Delivery> {
-        let _ = self.requests.inbox.unsubscribe().await;
-        let _ = self.connection.flush().await;
         let mut left = std::mem::take(&mut self.taken);
-        while let Some(Some(message)) = self.requests.inbox.next().now_or_never() {
+        // Draining keeps what is in flight until the broker has seen the end of the subscription.
+        if self.requests.inbox.drain().await.is_err() {
+            return left;
+        }
+        while let Ok(Some(message)) = timeout(DRAINED_WITHIN, self.requests.inbox.next()).await {
             if let Incoming::Message(message) = self.requests.classify(message) {
                 left.extend(self.own(message).ok());
             }
