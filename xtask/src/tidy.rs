@@ -13,8 +13,8 @@ use crate::{repo, step};
 /// A longer file has more than one subject; 500 is the aim, and this is where it ends.
 const LONGEST_FILE: usize = 600;
 
-/// Crates whose whole purpose is to test or to talk to a person.
-const TEST_SUPPORT: &str = "cotal-testkit";
+/// Crates whose whole purpose is to test, to measure or to talk to a person.
+const TEST_SUPPORT: [&str; 2] = ["cotal-testkit", "cotal-bench"];
 const EDGES: [&str; 2] = ["cotal", "xtask"];
 
 #[derive(Deserialize)]
@@ -184,7 +184,7 @@ fn product_crate(file: &Path) -> Option<&str> {
         _ => return None,
     };
     let is_test = |part: &&str| matches!(*part, "tests" | "tests.rs" | "tidy.rs" | "examples");
-    (krate != TEST_SUPPORT && !rest.iter().any(is_test)).then_some(krate)
+    (!TEST_SUPPORT.contains(&krate) && !rest.iter().any(is_test)).then_some(krate)
 }
 
 /// Test modules end a file in this house, so the first one ends the product code.
