@@ -30,14 +30,7 @@ fn expiring(account: &AccountKeys, permissions: Permissions, expires_at: Option<
     let key = UserKey::generate();
     let tags = vec!["principal:local.BobUPPER".to_owned()];
     let name = "bob";
-    let spec = UserSpec {
-        name,
-        key: &key,
-        tags,
-        permissions,
-        issued_at: now(),
-        expires_at,
-    };
+    let spec = UserSpec { name, key: &key, tags, permissions, issued_at: now(), expires_at };
     mint_user(account, &spec).unwrap()
 }
 
@@ -81,18 +74,12 @@ async fn an_empty_allow_list_denies_everything() {
     let account = trust.space_account(&alpha(), now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
-    let mut none = broker
-        .accepts(&user(account.keys(), Permissions::default()))
-        .await;
+    let mut none = broker.accepts(&user(account.keys(), Permissions::default())).await;
     none.may_not_publish("x").await;
     none.may_not_subscribe("x").await;
-    let mut publisher = broker
-        .accepts(&user(account.keys(), may(&["x"], &[])))
-        .await;
+    let mut publisher = broker.accepts(&user(account.keys(), may(&["x"], &[]))).await;
     publisher.may_not_subscribe("x").await;
-    let mut system = broker
-        .accepts(&user(trust.system(), Permissions::default()))
-        .await;
+    let mut system = broker.accepts(&user(trust.system(), Permissions::default())).await;
     system.may_not_publish("$SYS.REQ.SERVER.PING").await;
     system.may_not_subscribe("$SYS.>").await;
 }
@@ -103,17 +90,9 @@ async fn a_space_account_has_jetstream_without_limits_and_the_system_account_has
     let account = trust.space_account(&alpha(), now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
-    let peer = broker
-        .accepts(&user(account.keys(), may(&[">"], &[">"])))
-        .await;
+    let peer = broker.accepts(&user(account.keys(), may(&[">"], &[">"]))).await;
     let info = peer.asks("$JS.API.INFO", String::new()).await;
-    for limit in [
-        "max_memory",
-        "max_storage",
-        "max_streams",
-        "max_consumers",
-        "max_ack_pending",
-    ] {
+    for limit in ["max_memory", "max_storage", "max_streams", "max_consumers", "max_ack_pending"] {
         assert_eq!(info["limits"][limit], -1, "{limit}: {info}");
     }
     for storage in ["file", "memory"] {
@@ -122,25 +101,16 @@ async fn a_space_account_has_jetstream_without_limits_and_the_system_account_has
             "name": name, "subjects": [format!("{storage}.>")], "storage": storage,
             "retention": "limits", "max_consumers": 200_000,
         });
-        let made = peer
-            .asks(&format!("$JS.API.STREAM.CREATE.{name}"), config.to_string())
-            .await;
+        let made = peer.asks(&format!("$JS.API.STREAM.CREATE.{name}"), config.to_string()).await;
         assert!(made["error"].is_null(), "{made}");
         let ack = peer.asks(&format!("{storage}.a"), "x".to_owned()).await;
         assert_eq!(ack["seq"], 1, "{ack}");
     }
 
-    let system = broker
-        .accepts(&user(trust.system(), may(&["$JS.API.INFO"], &[">"])))
-        .await;
+    let system = broker.accepts(&user(trust.system(), may(&["$JS.API.INFO"], &[">"]))).await;
     let refused = system.client.request("$JS.API.INFO", "".into()).await;
     let answer = refused.map(|m| String::from_utf8_lossy(&m.payload).into_owned());
-    assert!(
-        answer
-            .as_ref()
-            .map_or(true, |text| text.contains("\"error\"")),
-        "{answer:?}"
-    );
+    assert!(answer.as_ref().map_or(true, |text| text.contains("\"error\"")), "{answer:?}");
 }
 
 #[tokio::test]
@@ -173,10 +143,8 @@ async fn an_account_made_while_the_broker_runs_is_pushed() {
 async fn a_revoked_user_is_dropped_at_once_and_stays_out_over_a_restart() {
     let (_dir, root, trust) = fresh();
     let account = trust.space_account(&alpha(), now()).unwrap();
-    let (bob, alice) = (
-        user(account.keys(), may(&["x"], &["x"])),
-        user(account.keys(), may(&["x"], &["x"])),
-    );
+    let (bob, alice) =
+        (user(account.keys(), may(&["x"], &["x"])), user(account.keys(), may(&["x"], &["x"])));
     {
         let broker = Broker::start(&root, &trust);
         let mut dropped = broker.accepts(&bob).await;
@@ -196,17 +164,9 @@ async fn a_revoked_user_is_dropped_at_once_and_stays_out_over_a_restart() {
     let key = UserKey::from_seed(&seed_of(&bob)).unwrap();
     let permissions = may(&["x"], &["x"]);
     let issued_at = now() + 1;
-    let spec = UserSpec {
-        name: "bob",
-        key: &key,
-        tags: vec![],
-        permissions,
-        issued_at,
-        expires_at: None,
-    };
-    broker
-        .accepts(&mint_user(account.keys(), &spec).unwrap())
-        .await;
+    let spec =
+        UserSpec { name: "bob", key: &key, tags: vec![], permissions, issued_at, expires_at: None };
+    broker.accepts(&mint_user(account.keys(), &spec).unwrap()).await;
 }
 
 fn seed_of(minted: &Minted) -> cotal_workspace::Secret {
@@ -221,33 +181,18 @@ async fn a_user_of_a_foreign_operator_is_refused() {
     let broker = Broker::start(&root, &trust);
     let (_other_dir, _other_root, other) = fresh();
     let foreign = other.space_account(&alpha(), now()).unwrap();
-    assert!(
-        broker
-            .refuses(&user(foreign.keys(), may(&[">"], &[">"])))
-            .await
-    );
+    assert!(broker.refuses(&user(foreign.keys(), may(&[">"], &[">"]))).await);
 }
 
 /// A user whose JWT is as large as the check lets pass.
 fn largest(account: &AccountKeys) -> Minted {
     let key = UserKey::generate();
     let mint = |channels: usize| {
-        let allow = (0..channels)
-            .map(|n| format!("cotal.alpha.chat.*.*.channel{n:05}"))
-            .collect();
-        let permissions = Permissions {
-            sub_allow: allow,
-            ..may(&["x"], &[])
-        };
+        let allow = (0..channels).map(|n| format!("cotal.alpha.chat.*.*.channel{n:05}")).collect();
+        let permissions = Permissions { sub_allow: allow, ..may(&["x"], &[]) };
         let (tags, issued_at) = (Vec::new(), now());
-        let spec = UserSpec {
-            name: "bob",
-            key: &key,
-            tags,
-            permissions,
-            issued_at,
-            expires_at: None,
-        };
+        let spec =
+            UserSpec { name: "bob", key: &key, tags, permissions, issued_at, expires_at: None };
         mint_user(account, &spec)
     };
     let (mut fits, mut too_many) = (0, 4_000);
@@ -308,9 +253,7 @@ async fn every_profile_connects_and_the_census_shows_its_tags_in_their_case() {
     let account = trust.space_account(&alpha(), now()).unwrap();
     let broker = Broker::start(&root, &trust);
     let observer = UserKey::generate();
-    let profile = SystemProfile::MembershipObserver {
-        account: account.public_key(),
-    };
+    let profile = SystemProfile::MembershipObserver { account: account.public_key() };
     let minted =
         mint_system_profile(trust.system(), &observer, &profile, Some(&alpha()), now()).unwrap();
 
@@ -337,9 +280,7 @@ async fn census_tags(broker: &Broker, observer: &Minted, account: &str, user: &s
     let subject = format!("$SYS.REQ.ACCOUNT.{account}.CONNZ");
     let census = peer.asks(&subject, r#"{"auth":true}"#.to_owned()).await;
     let connections = census["data"]["connections"].as_array().unwrap().clone();
-    let ours = connections
-        .iter()
-        .find(|c| c["nkey"] == *user || c["authorized_user"] == *user);
+    let ours = connections.iter().find(|c| c["nkey"] == *user || c["authorized_user"] == *user);
     let ours = ours.unwrap_or_else(|| panic!("{user} is not in {census}"));
     serde_json::from_value(ours["tags"].clone()).unwrap()
 }
@@ -353,9 +294,7 @@ async fn a_system_user_is_never_a_broker_admin() {
         (SystemProfile::ClaimsPusher, "$SYS.REQ.SERVER.PING.CONNZ"),
         (SystemProfile::ConnectionEvictor, "$SYS.REQ.CLAIMS.UPDATE"),
         (
-            SystemProfile::MembershipObserver {
-                account: account.public_key(),
-            },
+            SystemProfile::MembershipObserver { account: account.public_key() },
             "$SYS.REQ.CLAIMS.UPDATE",
         ),
     ] {

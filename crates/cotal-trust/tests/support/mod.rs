@@ -36,10 +36,7 @@ impl Broker {
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {program} (set COTAL_NATS_SERVER): {e}"));
         let ports = format!("{}_{}.ports", file_name(&program), child.id());
-        let mut broker = Self {
-            child,
-            url: String::new(),
-        };
+        let mut broker = Self { child, url: String::new() };
         broker.url = broker.listening_at(&root.broker_dir().join(ports), root);
         broker
     }
@@ -55,16 +52,8 @@ impl Broker {
                 return url;
             }
             let log = || std::fs::read_to_string(root.broker_log()).unwrap_or_default();
-            assert!(
-                self.child.try_wait().unwrap().is_none(),
-                "the broker exited: {}",
-                log()
-            );
-            assert!(
-                Instant::now() < deadline,
-                "the broker does not listen: {}",
-                log()
-            );
+            assert!(self.child.try_wait().unwrap().is_none(), "the broker exited: {}", log());
+            assert!(Instant::now() < deadline, "the broker does not listen: {}", log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -87,9 +76,7 @@ impl Broker {
 
     /// Connects, sure that the broker accepts it.
     pub(crate) async fn accepts(&self, minted: &Minted) -> Peer {
-        self.connect(minted)
-            .await
-            .expect("the broker accepts the credential")
+        self.connect(minted).await.expect("the broker accepts the credential")
     }
 
     /// Whether the broker refuses a credential as unauthorised.
@@ -128,52 +115,32 @@ impl Peer {
             }
             false
         });
-        assert!(
-            matches!(found.await, Ok(true)),
-            "no {wanted:?} among {heard:?}"
-        );
+        assert!(matches!(found.await, Ok(true)), "no {wanted:?} among {heard:?}");
     }
 
     /// Tries a publish that the broker must refuse.
     pub(crate) async fn may_not_publish(&mut self, subject: &str) {
-        self.client
-            .publish(subject.to_owned(), "x".into())
-            .await
-            .unwrap();
-        self.hears(&format!(
-            "Permissions Violation for Publish to \"{subject}\""
-        ))
-        .await;
+        self.client.publish(subject.to_owned(), "x".into()).await.unwrap();
+        self.hears(&format!("Permissions Violation for Publish to \"{subject}\"")).await;
     }
 
     /// Tries a subscription that the broker must refuse.
     pub(crate) async fn may_not_subscribe(&mut self, subject: &str) {
         let _pending = self.client.subscribe(subject.to_owned()).await.unwrap();
-        self.hears(&format!(
-            "Permissions Violation for Subscription to \"{subject}\""
-        ))
-        .await;
+        self.hears(&format!("Permissions Violation for Subscription to \"{subject}\"")).await;
     }
 
     /// One request, answered in JSON.
     pub(crate) async fn asks(&self, subject: &str, body: String) -> serde_json::Value {
         let asked = self.client.request(subject.to_owned(), body.into());
-        let reply = timeout(PATIENCE, asked)
-            .await
-            .expect("an answer in time")
-            .unwrap();
+        let reply = timeout(PATIENCE, asked).await.expect("an answer in time").unwrap();
         serde_json::from_slice(&reply.payload).unwrap()
     }
 }
 
 /// Unix seconds.
 pub(crate) fn now() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_secs()
-        .try_into()
-        .unwrap()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().try_into().unwrap()
 }
 
 /// A root with an operator and a system account.
@@ -187,20 +154,12 @@ pub(crate) fn fresh() -> (tempfile::TempDir, Root, Trust) {
 /// The permissions to publish and subscribe these subjects.
 pub(crate) fn may(publish: &[&str], subscribe: &[&str]) -> Permissions {
     let texts = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
-    Permissions {
-        pub_allow: texts(publish),
-        sub_allow: texts(subscribe),
-        ..Permissions::default()
-    }
+    Permissions { pub_allow: texts(publish), sub_allow: texts(subscribe), ..Permissions::default() }
 }
 
 fn config(root: &Root, trust: &Trust) -> String {
-    let preload: String = trust
-        .preload()
-        .unwrap()
-        .iter()
-        .map(|(id, jwt)| format!("  {id}: {jwt}\n"))
-        .collect();
+    let preload: String =
+        trust.preload().unwrap().iter().map(|(id, jwt)| format!("  {id}: {jwt}\n")).collect();
     format!(
         "listen: \"127.0.0.1:-1\"\nports_file_dir: {:?}\nmax_control_line: 65536\n\
          jetstream {{ store_dir: {:?} }}\noperator: {}\nsystem_account: {}\n\
@@ -215,9 +174,5 @@ fn config(root: &Root, trust: &Trust) -> String {
 }
 
 fn file_name(program: &str) -> String {
-    Path::new(program)
-        .file_name()
-        .unwrap()
-        .to_string_lossy()
-        .into_owned()
+    Path::new(program).file_name().unwrap().to_string_lossy().into_owned()
 }
