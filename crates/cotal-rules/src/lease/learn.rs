@@ -15,13 +15,24 @@ impl LeaseKeeper {
             return;
         };
         match (result, op) {
-            (Ok(_), Op::Delete { .. }) => self.end(Exit::Stopped { released: true }, effects),
+            (Ok(revision), Op::Delete { .. }) => {
+                // A create that strayed may have been stored since; then there is one more to go.
+                if revision >= self.seen {
+                    self.seen = revision;
+                    self.view = View::Absent;
+                }
+            }
             (Ok(revision), _) => {
                 let ready = matches!(op, Op::Update { ready: true, .. });
                 self.confirmed(revision, ready, sent);
             }
             (Err(Failure::Unanswered), _) => {
                 self.unresolved = Some(self.unresolved.map_or(sent, |first| first.min(sent)));
+                if op == Op::Create {
+                    self.strays = self.strays.saturating_add(1);
+                    self.stray_sent = self.stray_sent.min(sent);
+                    self.stray_is_next = true;
+                }
                 self.view = View::Unknown;
                 self.next_op_at = now_ms + RETRY_MS;
             }
@@ -40,6 +51,7 @@ impl LeaseKeeper {
 
     fn confirmed(&mut self, revision: u64, ready: bool, sent: i64) {
         self.unresolved = None;
+        self.stray_is_next = false;
         if revision >= self.seen {
             self.seen = revision;
             self.view = View::Own { revision, ready };
@@ -151,21 +163,29 @@ impl LeaseKeeper {
         self.phase == Phase::Running && now_ms < self.valid_until
     }
 
-    /// An own row that no answer confirmed: a write whose answer is missing has been stored. It was
-    /// stored no earlier than the oldest such write was sent.
+    /// An own row that no answer confirmed. When it is new, a write whose answer is missing has been
+    /// stored, no earlier than the oldest such write was sent. It settles the updates among the
+    /// others, because they expect what is no longer there, but never a create: that may be stored
+    /// whenever the key is free. When it is known, they may all be on their way still.
     fn adopt(&mut self, revision: u64, ready: bool) {
-        let flying = self.pending.filter(|(op, _)| *op != Op::Read);
-        let sent = [self.unresolved, flying.map(|(_, sent)| sent)];
-        if let Some(sent) = sent.into_iter().flatten().min()
-            && revision > self.seen
-        {
-            self.valid_until = self.valid_until.max(sent + self.ttl_ms);
-            self.renew_at = sent + self.renew_ms;
+        if revision > self.seen {
+            let flying = self.pending.filter(|(op, _)| *op != Op::Read);
+            let stray = (self.strays > 0).then_some(self.stray_sent);
+            let sent = [self.unresolved, stray, flying.map(|(_, sent)| sent)];
+            if let Some(sent) = sent.into_iter().flatten().min() {
+                self.valid_until = self.valid_until.max(sent + self.ttl_ms);
+                self.renew_at = sent + self.renew_ms;
+            }
+            if flying.is_none() {
+                self.unresolved = None;
+                let stray = std::mem::take(&mut self.stray_is_next);
+                self.strays = self.strays.saturating_sub(u8::from(stray));
+                if self.strays == 0 {
+                    self.stray_sent = i64::MAX;
+                }
+            }
+            self.seen = revision;
         }
-        if flying.is_none() {
-            self.unresolved = None;
-        }
-        self.seen = self.seen.max(revision);
         self.view = View::Own { revision, ready };
     }
 }

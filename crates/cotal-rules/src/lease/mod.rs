@@ -15,6 +15,8 @@
 //!   process exits and says why.
 
 mod learn;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use cotal_wire::Principal;
@@ -79,6 +81,12 @@ pub struct LeaseKeeper {
     pending: Option<(Op, i64)>,
     /// When the oldest write was sent whose outcome is not known.
     unresolved: Option<i64>,
+    /// Creates that were never answered and may still be stored, over a key that is free by then.
+    strays: u8,
+    /// When the first of them was sent.
+    stray_sent: i64,
+    /// No own row was seen since the last of them, so the next one is that create's.
+    stray_is_next: bool,
     serving: bool,
     bound: bool,
     connected: bool,
@@ -105,6 +113,9 @@ impl LeaseKeeper {
             valid_until: i64::MIN,
             pending: None,
             unresolved: None,
+            strays: 0,
+            stray_sent: i64::MAX,
+            stray_is_next: false,
             serving: false,
             bound: false,
             connected: true,
@@ -250,9 +261,14 @@ impl LeaseKeeper {
             (
                 Phase::Stopping { .. },
                 View::Absent | View::Foreign { .. } | View::Garbled { .. },
-            ) if self.pending.is_none() => Some(Exit::Stopped { released: true }),
+            ) if self.pending.is_none() => Some(self.released()),
             _ => None,
         }
+    }
+
+    /// No row of this run is left, unless a create that was never answered is still on its way.
+    fn released(&self) -> Exit {
+        Exit::Stopped { released: self.strays == 0 }
     }
 
     fn next_op(&self, now_ms: i64) -> Option<Op> {
