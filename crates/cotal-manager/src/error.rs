@@ -100,6 +100,9 @@ pub enum ManagerError {
     /// A row could not be encoded.
     #[error("cannot encode a row: {0}")]
     Encode(#[from] serde_json::Error),
+    /// A certificate could not be made or taken.
+    #[error("the broker's certificate: {0}")]
+    Certificate(String),
     /// The broker did not start.
     #[error(transparent)]
     Start(Box<cotal_broker::BrokerError>),

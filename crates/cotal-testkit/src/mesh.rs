@@ -110,6 +110,7 @@ impl Mesh {
             trust: Some(&trust),
             port,
             durability: Durability::Default,
+            tls: false,
             detach: false,
         };
         let broker = launch.start().await.expect("a running broker");

@@ -213,6 +213,12 @@ impl Root {
         self.broker_dir().join("server.conf")
     }
 
+    /// `broker/tls/`: the broker's certificate and its key.
+    #[must_use]
+    pub fn broker_tls_dir(&self) -> PathBuf {
+        self.broker_dir().join("tls")
+    }
+
     /// `broker/resolver/`: account JWTs as the broker keeps them.
     #[must_use]
     pub fn broker_resolver(&self) -> PathBuf {
@@ -347,6 +353,7 @@ mod tests {
             root.operator_seed(),
             root.system_file(),
             root.broker_config(),
+            root.broker_tls_dir(),
             root.broker_resolver(),
             root.broker_jetstream(),
             root.broker_pid(),

@@ -30,6 +30,8 @@ pub struct BrokerLaunch<'a> {
     pub port: ListenPort,
     /// What a power failure may take.
     pub durability: Durability,
+    /// Demand TLS, with the certificate that stands on the root.
+    pub tls: bool,
     /// Leave it running when this process ends.
     pub detach: bool,
 }
@@ -63,6 +65,7 @@ impl BrokerLaunch<'_> {
             Durability::Default => Sync::Periodic,
             Durability::Strict => Sync::Always,
         };
+        config.tls = self.tls.then(|| super::tls::certificate(root));
         if let Some(trust) = self.trust {
             config.auth = Auth::Jwt(Jwt {
                 operator: trust.operator_jwt().to_owned(),

@@ -6,9 +6,11 @@
 mod broker;
 mod daemon;
 mod process;
+mod tls;
 
 pub use broker::{BrokerLaunch, running_broker, stop_broker};
 pub use daemon::{
     Daemon, DaemonLaunch, Patience, Started, daemon_record, running_daemon, stop_daemon,
 };
 pub use process::{Process, Stopped};
+pub use tls::{OwnCertificate, ensure_certificate};

@@ -11,3 +11,4 @@ mod foreground;
 mod lifetime;
 mod mesh;
 mod site;
+mod tls;

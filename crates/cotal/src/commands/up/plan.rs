@@ -1,5 +1,7 @@
 //! What `up` is to bring about: what was asked for, over what the root already is.
 
+use std::path::PathBuf;
+
 use cotal_broker::ListenPort;
 use cotal_wire::Space;
 use cotal_workspace::{Durability, MeshFile, Mode};
@@ -15,6 +17,10 @@ pub(super) struct Plan {
     pub(super) durability: Durability,
     pub(super) spaces: Vec<Space>,
     pub(super) port: ListenPort,
+    /// Whether every connection demands TLS (LIF-1).
+    pub(super) tls: bool,
+    /// The authority that signed the broker's certificate, when it is not the system's.
+    pub(super) ca: Option<PathBuf>,
     /// What `mesh.json` said before, if there was one.
     pub(super) before: Option<MeshFile>,
 }
@@ -40,16 +46,18 @@ impl Plan {
             Some(port) => ListenPort::Fixed(port),
             None => port_of(before.as_ref().map_or(DEFAULT_SERVER, |mesh| &mesh.server))?,
         };
-        Ok(Self { mode, durability, spaces: spaces(args, before.as_ref())?, port, before })
+        let tls = args.tls || before.as_ref().is_some_and(|mesh| mesh.tls);
+        let ca = before.as_ref().and_then(|mesh| mesh.ca.clone());
+        let spaces = spaces(args, before.as_ref())?;
+        Ok(Self { mode, durability, spaces, port, tls, ca, before })
     }
 
     /// The content of `mesh.json` once the broker answers at `server`.
     pub(super) fn mesh(&self, server: &str) -> MeshFile {
-        let before = self.before.as_ref();
         MeshFile {
             server: server.to_owned(),
-            tls: before.is_some_and(|mesh| mesh.tls),
-            ca: before.and_then(|mesh| mesh.ca.clone()),
+            tls: self.tls,
+            ca: self.ca.clone(),
             mode: self.mode,
             durability: self.durability,
             spaces: self.spaces.clone(),
@@ -129,6 +137,15 @@ mod tests {
         assert_eq!((plan.durability, plan.port), (Durability::Default, ListenPort::Any));
         let fresh = Plan::new(&args(&[]), None).unwrap();
         assert_eq!((fresh.spaces[0].as_str(), fresh.port), ("main", ListenPort::Fixed(4222)));
+    }
+
+    #[test]
+    fn lif_1_a_tls_mesh_stays_one() {
+        let before = MeshFile { tls: true, ..mesh("nats://127.0.0.1:4333", Mode::Auth) };
+        let plan = Plan::new(&args(&[]), Some(before.clone())).unwrap();
+        assert_eq!(plan.mesh("nats://127.0.0.1:4333"), before);
+        assert!(Plan::new(&args(&["--tls"]), None).unwrap().tls);
+        assert!(!Plan::new(&args(&[]), None).unwrap().tls);
     }
 
     #[test]

@@ -49,7 +49,7 @@ async fn replace(up: &Up<'_>, authority: &Authority) -> Option<Daemon> {
     let (space, out) = (authority.space(), &up.ctx.out);
     loop {
         let why = match attempt(up, authority).await {
-            Ok(Attempt::Runs(daemon)) => return Some(daemon),
+            Ok(Attempt::Runs(daemon)) => return Some(*daemon),
             Ok(Attempt::Stopped) => return None,
             Ok(Attempt::Died(status)) => format!("it exited ({})", said(status)),
             Err(error) => format!("{error:#}"),
@@ -65,7 +65,7 @@ async fn replace(up: &Up<'_>, authority: &Authority) -> Option<Daemon> {
 
 enum Attempt {
     /// It runs; whether it serves was said.
-    Runs(Daemon),
+    Runs(Box<Daemon>),
     /// Somebody stopped it.
     Stopped,
     /// It ended before it served.
@@ -83,7 +83,7 @@ async fn attempt(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Attempt> 
             // It runs and is watched on; only its responder could not be asked.
             let why = format!("runs, and could not be asked whether it serves: {error}");
             daemon::not_there(up, space, &why, &daemon.reason());
-            return Ok(Attempt::Runs(daemon));
+            return Ok(Attempt::Runs(Box::new(daemon)));
         }
     };
     let report = daemon::report(up, space, &mut daemon, &Rail::new(&connection, space, &own)).await;
@@ -91,9 +91,9 @@ async fn attempt(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Attempt> 
     Ok(match report? {
         Report::Serving => {
             up.ctx.out.proven(format!("space {space}: delivery daemon running again"));
-            Attempt::Runs(daemon)
+            Attempt::Runs(Box::new(daemon))
         }
-        Report::NotBound => Attempt::Runs(daemon),
+        Report::NotBound => Attempt::Runs(Box::new(daemon)),
         Report::Ended(status) if died(status) => Attempt::Died(status),
         Report::Ended(_) => Attempt::Stopped,
     })

@@ -1,0 +1,91 @@
+//! The certificate of a root's broker: made for it, or taken from whoever has one.
+//!
+//! Invariant: the key never leaves the root and is its owner's alone. What stands is not replaced
+//! unless another certificate is given.
+
+use std::path::{Path, PathBuf};
+
+use cotal_broker::Tls;
+use cotal_workspace::Root;
+use cotal_workspace::files::{self, Privacy};
+
+use crate::error::ManagerError;
+
+/// What a certificate that is made here is for: the broker listens on loopback.
+const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// A certificate that somebody brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnCertificate {
+    /// The chain.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// Sees to it that the root has a certificate; one that is given replaces what there is.
+///
+/// Tells what clients are to trust: the certificate itself when it was made here, or else whatever
+/// the system trusts.
+///
+/// # Errors
+/// When it cannot be read, made or written.
+pub fn ensure_certificate(
+    root: &Root,
+    own: Option<&OwnCertificate>,
+) -> Result<Option<PathBuf>, ManagerError> {
+    let Tls { cert, key, .. } = certificate(root);
+    let made = root.broker_tls_dir().join("ca.pem");
+    files::private_dir(&root.broker_tls_dir())?;
+    if let Some(own) = own {
+        files::replace(&key, &given(&own.key)?, Privacy::Secret)?;
+        files::replace(&cert, &given(&own.cert)?, Privacy::Secret)?;
+        files::remove(&made)?;
+        return Ok(None);
+    }
+    if files::read(&cert)?.is_some() && files::read(&key)?.is_some() {
+        return Ok(files::read(&made)?.map(|_| made));
+    }
+    let names = NAMES.map(str::to_owned);
+    let fresh = rcgen::generate_simple_self_signed(names)
+        .map_err(|e| ManagerError::Certificate(e.to_string()))?;
+    let pem = fresh.cert.pem();
+    files::replace(&key, fresh.signing_key.serialize_pem().as_bytes(), Privacy::Secret)?;
+    files::replace(&made, pem.as_bytes(), Privacy::Secret)?;
+    // It goes last, so that a crash in between leaves none that looks complete.
+    files::replace(&cert, pem.as_bytes(), Privacy::Secret)?;
+    Ok(Some(made))
+}
+
+/// Where the broker finds its certificate.
+pub(super) fn certificate(root: &Root) -> Tls {
+    let dir = root.broker_tls_dir();
+    Tls { cert: dir.join("cert.pem"), key: dir.join("key.pem"), client_ca: None }
+}
+
+fn given(path: &Path) -> Result<Vec<u8>, ManagerError> {
+    std::fs::read(path)
+        .map_err(|e| ManagerError::Certificate(format!("{} cannot be read: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_made_once_and_replaced_by_one_that_is_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let ca = ensure_certificate(&root, None).unwrap().unwrap();
+        let made = std::fs::read(&ca).unwrap();
+        assert_eq!(ensure_certificate(&root, None).unwrap(), Some(ca.clone()));
+        assert_eq!(std::fs::read(&ca).unwrap(), made);
+        let own = OwnCertificate { cert: dir.path().join("c"), key: dir.path().join("k") };
+        assert!(ensure_certificate(&root, Some(&own)).is_err());
+        std::fs::write(&own.cert, "their certificate").unwrap();
+        std::fs::write(&own.key, "their key").unwrap();
+        assert_eq!(ensure_certificate(&root, Some(&own)).unwrap(), None);
+        assert_eq!(ensure_certificate(&root, None).unwrap(), None);
+        assert_eq!(std::fs::read(certificate(&root).key).unwrap(), b"their key");
+    }
+}

@@ -1,0 +1,69 @@
+//! A mesh that demands TLS.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::site::{Site, is_alive, signal, wait_until};
+
+fn tls_up() -> (Site, String) {
+    let site = Site::new();
+    let up = site.run(&["up", "--tls", "--detach", "--server-port", "0"]).ok();
+    let port = up.out.trim().rsplit_once(':').unwrap().1.to_owned();
+    (site, port)
+}
+
+#[test]
+fn lif_1_up_makes_a_certificate_and_every_launch_demands_tls() {
+    let (site, _) = tls_up();
+    site.run(&["status"]).ok();
+    let mesh: serde_json::Value = serde_json::from_str(&site.read("mesh.json")).unwrap();
+    assert_eq!(mesh["tls"], json!(true));
+    assert!(site.read("broker/server.conf").contains("cert_file"));
+    let made = site.read("broker/tls/cert.pem");
+    // A relaunch, and a mesh that comes back, say nothing of TLS and inherit it.
+    let daemon = site.daemon();
+    signal(daemon, Signal::TERM);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    site.run(&["up"]).ok().says("answered that it serves");
+    site.run(&["down"]).ok();
+    site.run(&["up", "--detach"]).ok().says("answered that it serves");
+    assert!(site.read("broker/server.conf").contains("cert_file"));
+    assert_eq!(site.read("broker/tls/cert.pem"), made);
+    site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
+    site.run(&["post", "a", "hello", "--as", "alice"]).ok();
+}
+
+#[test]
+fn lif_1_tls_is_not_added_under_a_running_broker() {
+    let site = Site::up();
+    site.run(&["up", "--detach", "--tls"]).ends(8).says("cotal down");
+    site.run(&["down"]).ok();
+    site.run(&["up", "--detach", "--tls"]).ok().says("answered that it serves");
+}
+
+#[test]
+fn lif_1_a_plaintext_listener_on_the_same_port_is_refused_and_told_nothing() {
+    let (site, port) = tls_up();
+    let creds = site.read("main/delivery.creds");
+    site.run(&["down"]).ok();
+    std::fs::write(site.path("main/delivery.creds"), creds).unwrap();
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
+    let liar = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let info = r#"{"server_id":"X","version":"2.15.1","max_payload":1048576,"headers":true,"proto":1}"#;
+        client.write_all(format!("INFO {info}\r\n").as_bytes()).unwrap();
+        // A handshake is no protocol line, so a plaintext broker hangs up.
+        let mut said = vec![0; 4096];
+        let read = client.read(&mut said).unwrap_or(0);
+        said.truncate(read);
+        said
+    });
+    let run = site.run(&["deliver", "--space", "main"]);
+    assert!([5, 9].contains(&run.code), "{run:?}");
+    let said = liar.join().unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert!(!said.contains("CONNECT"), "{said}");
+}
