@@ -31,19 +31,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     step::run(repo::cargo().args(["build", "--release", "-p", "cotal", "-p", "cotal-bench"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let built = target
-        .unwrap_or_else(|| repo::root().join("target"))
-        .join("release");
+    let built = target.unwrap_or_else(|| repo::root().join("target")).join("release");
     let mut bench = Command::new(built.join("cotal-bench"));
     bench.arg("run").arg("--cotal").arg(built.join("cotal"));
     for case in &args.case {
         bench.args(["--case", case]);
     }
-    for (wanted, flag) in [
-        (args.json, "--json"),
-        (args.check, "--check"),
-        (args.quick, "--quick"),
-    ] {
+    for (wanted, flag) in [(args.json, "--json"), (args.check, "--check"), (args.quick, "--quick")]
+    {
         if wanted {
             bench.arg(flag);
         }

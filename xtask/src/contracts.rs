@@ -50,11 +50,7 @@ struct Report {
 /// Lists the contracts.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ledger = ledger()?;
-    let missing: Vec<&Id> = ledger
-        .iter()
-        .filter(|(_, t)| t.is_empty())
-        .map(|(id, _)| id)
-        .collect();
+    let missing: Vec<&Id> = ledger.iter().filter(|(_, t)| t.is_empty()).map(|(id, _)| id).collect();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report(&ledger))?);
     } else if args.all {
@@ -76,19 +72,13 @@ pub(crate) fn check_kept() -> anyhow::Result<()> {
     let ledger = ledger()?;
     let kept = read_ids(&repo::root().join("contracts-kept.txt"))?;
     require(&ledger, &kept)?;
-    eprintln!(
-        "all {} contracts that are promised as kept are named by a test",
-        kept.len()
-    );
+    eprintln!("all {} contracts that are promised as kept are named by a test", kept.len());
     Ok(())
 }
 
 fn require(ledger: &Ledger, required: &[Id]) -> anyhow::Result<()> {
-    let unknown: Vec<String> = required
-        .iter()
-        .filter(|id| !ledger.contains_key(id))
-        .map(Id::to_string)
-        .collect();
+    let unknown: Vec<String> =
+        required.iter().filter(|id| !ledger.contains_key(id)).map(Id::to_string).collect();
     if !unknown.is_empty() {
         bail!("contracts.txt does not list {}", unknown.join(", "));
     }
@@ -134,10 +124,7 @@ fn assign(ledger: &mut Ledger, file: &Path, test: &str) -> anyhow::Result<()> {
     if let Some(tests) = ledger.get_mut(&id) {
         tests.push(test.to_owned());
     } else if ledger.keys().any(|known| known.area == id.area) {
-        bail!(
-            "{}: the test {test} names {id}, which contracts.txt does not list",
-            file.display()
-        );
+        bail!("{}: the test {test} names {id}, which contracts.txt does not list", file.display());
     }
     Ok(())
 }
@@ -170,8 +157,7 @@ fn function_name(line: &str) -> Option<&str> {
     let line = line.strip_prefix("pub ").unwrap_or(line);
     let line = line.strip_prefix("async ").unwrap_or(line);
     let name = line.strip_prefix("fn ")?;
-    name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .next()
+    name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
 }
 
 /// `fan_1_copies` names FAN-1; `fan_out` and `fan_1` name nothing.
@@ -180,10 +166,7 @@ fn named_by(test: &str) -> Option<Id> {
     let (area, number, rest) = (parts.next()?, parts.next()?, parts.next()?);
     let number = number.parse().ok()?;
     let is_area = area.len() == 3 && area.chars().all(|c| c.is_ascii_lowercase());
-    (is_area && !rest.is_empty()).then(|| Id {
-        area: area.to_ascii_uppercase(),
-        number,
-    })
+    (is_area && !rest.is_empty()).then(|| Id { area: area.to_ascii_uppercase(), number })
 }
 
 fn read_ids(path: &Path) -> anyhow::Result<Vec<Id>> {
@@ -192,10 +175,7 @@ fn read_ids(path: &Path) -> anyhow::Result<Vec<Id>> {
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(|line| {
-            line.parse()
-                .with_context(|| format!("in {}", path.display()))
-        })
+        .map(|line| line.parse().with_context(|| format!("in {}", path.display())))
         .collect()
 }
 
@@ -205,10 +185,7 @@ fn report(ledger: &Ledger) -> Report {
         total: ledger.len(),
         named: named.len(),
         missing: missing.iter().map(|(id, _)| id.to_string()).collect(),
-        tests: named
-            .iter()
-            .map(|(id, tests)| (id.to_string(), (*tests).clone()))
-            .collect(),
+        tests: named.iter().map(|(id, tests)| (id.to_string(), (*tests).clone())).collect(),
     }
 }
 
@@ -225,10 +202,7 @@ impl std::str::FromStr for Id {
         let parsed = text.split_once('-').and_then(|(area, number)| {
             let is_area = area.len() == 3 && area.chars().all(|c| c.is_ascii_uppercase());
             let number = number.parse().ok()?;
-            is_area.then(|| Self {
-                area: area.to_owned(),
-                number,
-            })
+            is_area.then(|| Self { area: area.to_owned(), number })
         });
         parsed.with_context(|| format!("`{text}` is not a contract's id such as FAN-1"))
     }
@@ -246,13 +220,7 @@ mod tests {
     fn only_the_whole_number_is_named() {
         assert_eq!(named_by("fan_1_copies_to_members"), Some(id("FAN-1")));
         assert_eq!(named_by("rdr_12_narrowed"), Some(id("RDR-12")));
-        for name in [
-            "fan_1",
-            "fan_out_is_fair",
-            "fan_1_",
-            "lanes_1_x",
-            "a_paused_server",
-        ] {
+        for name in ["fan_1", "fan_out_is_fair", "fan_1_", "lanes_1_x", "a_paused_server"] {
             assert_eq!(named_by(name), None, "{name}");
         }
     }
@@ -280,10 +248,8 @@ mod tests {
 
     #[test]
     fn a_required_contract_that_no_test_names_is_an_error() {
-        let ledger = Ledger::from([
-            (id("FAN-1"), vec!["fan_1_x".to_owned()]),
-            (id("FAN-2"), Vec::new()),
-        ]);
+        let ledger =
+            Ledger::from([(id("FAN-1"), vec!["fan_1_x".to_owned()]), (id("FAN-2"), Vec::new())]);
         assert!(require(&ledger, &[id("FAN-1")]).is_ok());
         let error = require(&ledger, &[id("FAN-1"), id("FAN-2")]).unwrap_err();
         assert_eq!(error.to_string(), "no test names FAN-2");

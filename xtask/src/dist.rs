@@ -28,15 +28,7 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     // cannot be static.
     let mut build = repo::cargo();
     build
-        .args([
-            "build",
-            "--locked",
-            "--release",
-            "--package",
-            "cotal",
-            "--target",
-            &triple,
-        ])
+        .args(["build", "--locked", "--release", "--package", "cotal", "--target", &triple])
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
     step::run(&mut build)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
@@ -46,10 +38,7 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
         let image =
             fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
         if needs_loader(&image)? {
-            bail!(
-                "{} is not static: it asks for a dynamic loader",
-                binary.display()
-            );
+            bail!("{} is not static: it asks for a dynamic loader", binary.display());
         }
     }
     proof_of_life(&binary)?;

@@ -34,33 +34,17 @@ impl Steps {
         if let Err(error) = &result {
             eprintln!("{name}: {error:#}");
         }
-        self.done.push(Done {
-            name,
-            took: start.elapsed(),
-            failed: result.is_err(),
-        });
+        self.done.push(Done { name, took: start.elapsed(), failed: result.is_err() });
         result.ok()
     }
 
     /// Says how long everything took; an error when a step failed.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let times: Vec<String> = self
-            .done
-            .iter()
-            .map(|d| format!("{} {:.1} s", d.name, d.took.as_secs_f64()))
-            .collect();
+        let times: Vec<String> =
+            self.done.iter().map(|d| format!("{} {:.1} s", d.name, d.took.as_secs_f64())).collect();
         let total: Duration = self.done.iter().map(|d| d.took).sum();
-        eprintln!(
-            "\n{} (total {:.1} s)",
-            times.join(", "),
-            total.as_secs_f64()
-        );
-        let failed: Vec<&str> = self
-            .done
-            .iter()
-            .filter(|d| d.failed)
-            .map(|d| d.name)
-            .collect();
+        eprintln!("\n{} (total {:.1} s)", times.join(", "), total.as_secs_f64());
+        let failed: Vec<&str> = self.done.iter().filter(|d| d.failed).map(|d| d.name).collect();
         if !failed.is_empty() {
             bail!("failed: {}", failed.join(", "));
         }
@@ -71,9 +55,7 @@ impl Steps {
 /// Runs a program with this terminal; an error unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = shown(command);
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run `{shown}`"))?;
+    let status = command.status().with_context(|| format!("cannot run `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` ended with {status}");
     }
@@ -83,9 +65,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 /// Runs a program and returns what it printed on standard output; an error unless it succeeds.
 pub(crate) fn capture(command: &mut Command) -> anyhow::Result<String> {
     let shown = shown(command);
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run `{shown}`"))?;
+    let output = command.output().with_context(|| format!("cannot run `{shown}`"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("`{shown}` ended with {}: {}", output.status, said.trim());
@@ -109,10 +89,7 @@ mod tests {
     #[test]
     fn a_failed_step_is_remembered_and_the_next_still_runs() {
         let mut steps = Steps::default();
-        assert_eq!(
-            steps.step("first", || bail!("broken") as anyhow::Result<()>),
-            None
-        );
+        assert_eq!(steps.step("first", || bail!("broken") as anyhow::Result<()>), None);
         assert_eq!(steps.step("second", || Ok(7)), Some(7));
         let error = steps.finish().unwrap_err();
         assert_eq!(error.to_string(), "failed: first");

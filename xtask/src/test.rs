@@ -30,10 +30,7 @@ impl Args {
         if self.package.is_empty() {
             return vec!["--workspace"];
         }
-        self.package
-            .iter()
-            .flat_map(|name| ["--package", name])
-            .collect()
+        self.package.iter().flat_map(|name| ["--package", name]).collect()
     }
 }
 
@@ -42,12 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut steps = Steps::default();
     let broker = steps.step("broker", || {
         let broker = tools::broker()?;
-        eprintln!(
-            "nats-server {} {}: {}",
-            broker.version,
-            broker.source,
-            broker.path.display()
-        );
+        eprintln!("nats-server {} {}: {}", broker.version, broker.source, broker.path.display());
         Ok(broker)
     });
     let nextest = steps.step("runner", || tools::cargo_tool(&tools::NEXTEST));
@@ -61,31 +53,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn checks(steps: &mut Steps) {
-    steps.step("format", || {
-        step::run(repo::cargo().args(["fmt", "--all", "--check"]))
-    });
+    steps.step("format", || step::run(repo::cargo().args(["fmt", "--all", "--check"])));
     steps.step("lints", || {
-        let clippy = [
-            "clippy",
-            "--locked",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ];
+        let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
         step::run(repo::cargo().args(clippy))
     });
     steps.step("dependencies", || {
         let deny = tools::cargo_tool(&tools::DENY)?;
-        let check = [
-            "--locked",
-            "check",
-            "--hide-inclusion-graph",
-            "licenses",
-            "bans",
-            "sources",
-        ];
+        let check = ["--locked", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
         step::run(Command::new(deny).current_dir(repo::root()).args(check))
     });
     steps.step("contracts", contracts::check_kept);
@@ -102,19 +77,11 @@ fn tests(steps: &mut Steps, broker: &Path, nextest: &Path, args: &Args) {
     // Every test uses the server that was found here, so no test goes to the network for it.
     if !args.quick {
         let mut doc = repo::cargo();
-        doc.args(["test", "--locked", "--quiet", "--doc"])
-            .args(&scope);
-        steps.step("doc tests", || {
-            step::run(doc.env("COTAL_NATS_SERVER", broker))
-        });
+        doc.args(["test", "--locked", "--quiet", "--doc"]).args(&scope);
+        steps.step("doc tests", || step::run(doc.env("COTAL_NATS_SERVER", broker)));
     }
     let mut tests = Command::new(nextest);
-    tests
-        .current_dir(repo::root())
-        .args(["nextest", "run", "--locked"])
-        .args(&scope);
+    tests.current_dir(repo::root()).args(["nextest", "run", "--locked"]).args(&scope);
     tests.args(&args.runner);
-    steps.step("tests", || {
-        step::run(tests.env("COTAL_NATS_SERVER", broker))
-    });
+    steps.step("tests", || step::run(tests.env("COTAL_NATS_SERVER", broker)));
 }

@@ -67,28 +67,16 @@ impl Metadata {
     }
 
     fn members(&self) -> impl Iterator<Item = &Package> {
-        self.packages
-            .iter()
-            .filter(|p| self.workspace_members.contains(&p.id))
+        self.packages.iter().filter(|p| self.workspace_members.contains(&p.id))
     }
 
     /// Every crate that ends up in a build of `name`, without what only its tests need.
     fn closure(&self, name: &str) -> BTreeSet<&str> {
-        let names: BTreeMap<&str, &str> = self
-            .packages
-            .iter()
-            .map(|p| (p.id.as_str(), p.name.as_str()))
-            .collect();
-        let nodes: BTreeMap<&str, &Node> = self
-            .resolve
-            .nodes
-            .iter()
-            .map(|n| (n.id.as_str(), n))
-            .collect();
-        let start = self
-            .members()
-            .find(|p| p.name == name)
-            .expect("a crate of this workspace");
+        let names: BTreeMap<&str, &str> =
+            self.packages.iter().map(|p| (p.id.as_str(), p.name.as_str())).collect();
+        let nodes: BTreeMap<&str, &Node> =
+            self.resolve.nodes.iter().map(|n| (n.id.as_str(), n)).collect();
+        let start = self.members().find(|p| p.name == name).expect("a crate of this workspace");
         let mut seen = BTreeSet::new();
         let mut pending = vec![start.id.as_str()];
         while let Some(id) = pending.pop() {
@@ -103,9 +91,7 @@ impl Metadata {
 }
 
 fn is_built(edge: &Edge) -> bool {
-    edge.dep_kinds
-        .iter()
-        .any(|kind| kind.kind.as_deref() != Some("dev"))
+    edge.dep_kinds.iter().any(|kind| kind.kind.as_deref() != Some("dev"))
 }
 
 #[test]
@@ -126,10 +112,7 @@ fn only_cotal_nats_depends_on_the_client_library() {
 fn the_daemon_cannot_hold_a_signing_key() {
     let closure = Metadata::read();
     let closure = closure.closure("cotal-delivery");
-    assert!(
-        closure.contains("cotal-wire"),
-        "the walk found nothing: {closure:?}"
-    );
+    assert!(closure.contains("cotal-wire"), "the walk found nothing: {closure:?}");
     assert!(!closure.contains("cotal-trust"));
 }
 
@@ -218,9 +201,7 @@ fn names_of_the_wire_are_spelled_in_cotal_wire_alone() {
     let found = offenders(|line| {
         let ours = line.text.contains("\"cotal.") && line.krate != "cotal-wire";
         let may_name_api = matches!(line.krate, "cotal-wire" | "cotal-nats");
-        let api = ["$JS.", "$KV.", "$SYS."]
-            .iter()
-            .any(|word| line.text.contains(word));
+        let api = ["$JS.", "$KV.", "$SYS."].iter().any(|word| line.text.contains(word));
         ours || (api && !may_name_api)
     });
     // What this file itself looks for is spelled in the tests of xtask, which are no product code.
@@ -234,17 +215,10 @@ fn no_file_is_too_long() {
     for file in repo::rust_files(root).unwrap() {
         let lines = fs::read_to_string(&file).unwrap().lines().count();
         if lines > LONGEST_FILE {
-            found.push(format!(
-                "{}: {lines} lines",
-                file.strip_prefix(root).unwrap().display()
-            ));
+            found.push(format!("{}: {lines} lines", file.strip_prefix(root).unwrap().display()));
         }
     }
-    assert!(
-        found.is_empty(),
-        "over {LONGEST_FILE} lines:\n{}",
-        found.join("\n")
-    );
+    assert!(found.is_empty(), "over {LONGEST_FILE} lines:\n{}", found.join("\n"));
 }
 
 #[test]
@@ -255,11 +229,7 @@ fn every_crate_takes_the_lints_of_the_workspace() {
     }
     for manifest in manifests {
         let text = fs::read_to_string(&manifest).unwrap();
-        assert!(
-            text.contains("[lints]\nworkspace = true"),
-            "{}",
-            manifest.display()
-        );
+        assert!(text.contains("[lints]\nworkspace = true"), "{}", manifest.display());
     }
 }
 

@@ -59,6 +59,5 @@ pub(crate) fn broker() -> anyhow::Result<BrokerBinary> {
 fn version_of(path: &Path) -> Result<Version, String> {
     let said = step::capture(Command::new(path).arg("--version")).map_err(|e| format!("{e:#}"))?;
     let word = said.split_whitespace().nth(1).unwrap_or_default();
-    word.parse()
-        .map_err(|e| format!("`--version` printed {:?}: {e}", said.trim()))
+    word.parse().map_err(|e| format!("`--version` printed {:?}: {e}", said.trim()))
 }

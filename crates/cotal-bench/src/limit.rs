@@ -61,7 +61,12 @@ impl Work {
 }
 
 /// Does the work; returns when the last copy stands in DLV and every entry is acked.
-pub(crate) fn run(work: &Work, first: &mut Raw, second: &mut Raw, round: usize) -> anyhow::Result<()> {
+pub(crate) fn run(
+    work: &Work,
+    first: &mut Raw,
+    second: &mut Raw,
+    round: usize,
+) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let filling = scope.spawn(|| fill(work, first, round));
         let handed = hand_on(work, second, round);

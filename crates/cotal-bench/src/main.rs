@@ -129,7 +129,8 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         broker: locate(&LocateOptions {
             explicit: args.nats_server,
             path_env: env("PATH"),
-            cache_dir: cache_dir(env("XDG_CACHE_HOME"), env("HOME")).context("no cache directory")?,
+            cache_dir: cache_dir(env("XDG_CACHE_HOME"), env("HOME"))
+                .context("no cache directory")?,
             allow_fetch: true,
         })?,
         daemon: match args.cotal {

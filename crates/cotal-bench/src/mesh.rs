@@ -292,7 +292,13 @@ pub(crate) fn fresh_members(tag: &str, count: usize) -> anyhow::Result<Vec<Lifec
 }
 
 /// The body of a post, `size` bytes long.
-pub(crate) fn post_body(space: &Space, from: &str, channel: &Channel, id: &str, size: usize) -> Vec<u8> {
+pub(crate) fn post_body(
+    space: &Space,
+    from: &str,
+    channel: &Channel,
+    id: &str,
+    size: usize,
+) -> Vec<u8> {
     let body = |text: &str| -> Value {
         serde_json::json!({
             "id": id, "ts": 1, "space": space.as_str(), "channel": channel.as_str(),

@@ -138,7 +138,10 @@ impl Raw {
     }
 
     /// Gives every message that is in the input to `each`.
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(&mut Out<'_>, Frame<'_>)) -> anyhow::Result<()> {
+    pub(crate) fn drain(
+        &mut self,
+        mut each: impl FnMut(&mut Out<'_>, Frame<'_>),
+    ) -> anyhow::Result<()> {
         loop {
             match parse(&self.input, self.at)? {
                 None => return Ok(()),
@@ -316,7 +319,5 @@ pub(crate) fn push_number(out: &mut Vec<u8>, number: u64) {
 
 /// Where `needle` ends in `hay`.
 pub(crate) fn after(hay: &[u8], needle: &[u8]) -> Option<usize> {
-    hay.windows(needle.len())
-        .position(|window| window == needle)
-        .map(|at| at + needle.len())
+    hay.windows(needle.len()).position(|window| window == needle).map(|at| at + needle.len())
 }

@@ -21,7 +21,13 @@ pub(crate) struct Case {
 
 impl Case {
     /// A case in which more is better.
-    pub(crate) fn rate(name: impl Into<String>, limit: &[f64], product: &[f64], goal: f64, unit: &'static str) -> Self {
+    pub(crate) fn rate(
+        name: impl Into<String>,
+        limit: &[f64],
+        product: &[f64],
+        goal: f64,
+        unit: &'static str,
+    ) -> Self {
         let ratios: Vec<f64> = product.iter().zip(limit).map(|(p, l)| p / l).collect();
         Self {
             name: name.into(),
@@ -34,7 +40,13 @@ impl Case {
     }
 
     /// A case in which less is better.
-    pub(crate) fn cost(name: impl Into<String>, limit: &[f64], product: &[f64], goal: f64, unit: &'static str) -> Self {
+    pub(crate) fn cost(
+        name: impl Into<String>,
+        limit: &[f64],
+        product: &[f64],
+        goal: f64,
+        unit: &'static str,
+    ) -> Self {
         let ratios: Vec<f64> = product.iter().zip(limit).map(|(p, l)| l / p).collect();
         Self {
             name: name.into(),

@@ -343,10 +343,7 @@ jetstream {
             name: "c".to_owned(),
             host: "127.0.0.1".to_owned(),
             port: 6222,
-            routes: vec![
-                "nats://127.0.0.1:6222".to_owned(),
-                "nats://127.0.0.1:6223".to_owned(),
-            ],
+            routes: vec!["nats://127.0.0.1:6222".to_owned(), "nats://127.0.0.1:6223".to_owned()],
         });
         let expected = "\
 jetstream {

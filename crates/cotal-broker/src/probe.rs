@@ -78,13 +78,8 @@ pub enum ProbeError {
 
 /// Connects, reads the INFO line and hangs up.
 pub async fn probe(url: &str) -> Result<ServerInfo, ProbeError> {
-    let address = address(url).ok_or_else(|| ProbeError::BadUrl {
-        url: url.to_owned(),
-    })?;
-    let unreachable = |source| ProbeError::Unreachable {
-        url: url.to_owned(),
-        source,
-    };
+    let address = address(url).ok_or_else(|| ProbeError::BadUrl { url: url.to_owned() })?;
+    let unreachable = |source| ProbeError::Unreachable { url: url.to_owned(), source };
     let stream = match timeout(DEADLINE, TcpStream::connect(&address)).await {
         Ok(connected) => connected.map_err(unreachable)?,
         Err(_) => return Err(unreachable(io::ErrorKind::TimedOut.into())),
@@ -92,14 +87,11 @@ pub async fn probe(url: &str) -> Result<ServerInfo, ProbeError> {
     let mut line = String::new();
     let mut reader = BufReader::new(stream.take(LONGEST_LINE));
     match timeout(DEADLINE, reader.read_line(&mut line)).await {
-        Ok(Ok(_)) => parse_info(&line).map_err(|reason| ProbeError::NotNats {
-            url: url.to_owned(),
-            reason,
-        }),
+        Ok(Ok(_)) => {
+            parse_info(&line).map_err(|reason| ProbeError::NotNats { url: url.to_owned(), reason })
+        }
         Ok(Err(source)) => Err(unreachable(source)),
-        Err(_) => Err(ProbeError::Silent {
-            url: url.to_owned(),
-        }),
+        Err(_) => Err(ProbeError::Silent { url: url.to_owned() }),
     }
 }
 
@@ -122,16 +114,13 @@ fn address(url: &str) -> Option<String> {
 }
 
 fn parse_info(line: &str) -> Result<ServerInfo, String> {
-    let json = line
-        .strip_prefix("INFO ")
-        .ok_or("it does not greet with INFO")?;
+    let json = line.strip_prefix("INFO ").ok_or("it does not greet with INFO")?;
     serde_json::from_str(json.trim_end()).map_err(|e| format!("its INFO is unreadable: {e}"))
 }
 
 fn version<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Version, D::Error> {
     let text = String::deserialize(de)?;
-    text.parse()
-        .map_err(|e: BadVersion| serde::de::Error::custom(e))
+    text.parse().map_err(|e: BadVersion| serde::de::Error::custom(e))
 }
 
 #[cfg(test)]
@@ -163,12 +152,7 @@ mod tests {
         let info = parse_info(line).unwrap();
         assert!(info.auth_required && !info.tls_required);
         assert_eq!(info.version.to_string(), "2.12.0-RC.1");
-        for other in [
-            "",
-            "HTTP/1.1 200 OK\r\n",
-            "INFO {}\r\n",
-            "INFO {\"server_id\":",
-        ] {
+        for other in ["", "HTTP/1.1 200 OK\r\n", "INFO {}\r\n", "INFO {\"server_id\":"] {
             assert!(parse_info(other).is_err(), "{other}");
         }
     }

@@ -153,12 +153,7 @@ impl Broker {
         conf: &Path,
         options: SpawnOptions,
     ) -> Result<Self, BrokerError> {
-        let SpawnOptions {
-            log,
-            detach,
-            ready_within,
-            stop_within,
-        } = options;
+        let SpawnOptions { log, detach, ready_within, stop_within } = options;
         let log = log.unwrap_or_else(|| conf.with_extension("log"));
         let ports_dir = conf.with_extension("ports");
         clear_stale_ports(&ports_dir)?;
@@ -175,18 +170,9 @@ impl Broker {
             .process_group(0)
             .kill_on_drop(!detach)
             .spawn()
-            .map_err(|source| BrokerError::Start {
-                path: binary.path.clone(),
-                source,
-            })?;
+            .map_err(|source| BrokerError::Start { path: binary.path.clone(), source })?;
         let pid = child.id().unwrap_or_default();
-        let start = Start {
-            pid,
-            ports_dir,
-            log: log.clone(),
-            log_start,
-            within: ready_within,
-        };
+        let start = Start { pid, ports_dir, log: log.clone(), log_start, within: ready_within };
         let (url, info) = match start.ready(&mut child).await {
             Ok(ready) => ready,
             Err(error) => {
@@ -195,15 +181,7 @@ impl Broker {
                 return Err(error);
             }
         };
-        Ok(Self {
-            child,
-            pid,
-            url,
-            info,
-            conf: conf.to_owned(),
-            log,
-            stop_within,
-        })
+        Ok(Self { child, pid, url, info, conf: conf.to_owned(), log, stop_within })
     }
 
     /// Its process id.
@@ -218,9 +196,7 @@ impl Broker {
 
     /// The port of that URL.
     pub fn port(&self) -> Option<u16> {
-        self.url
-            .rsplit_once(':')
-            .and_then(|(_, port)| port.parse().ok())
+        self.url.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
     }
 
     /// What it said about itself when it became ready.
@@ -240,9 +216,7 @@ impl Broker {
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, BrokerError> {
-        self.child
-            .try_wait()
-            .map_err(|source| self.process_error("wait for", source))
+        self.child.try_wait().map_err(|source| self.process_error("wait for", source))
     }
 
     /// Waits until it ends. Cancel-safe.
@@ -302,16 +276,11 @@ impl Broker {
     /// The child keeps its id until it is reaped, so a signal to this id cannot hit a stranger.
     fn live_pid(&self) -> Result<Pid, BrokerError> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
-        id.and_then(Pid::from_raw)
-            .ok_or(BrokerError::Ended { pid: self.pid })
+        id.and_then(Pid::from_raw).ok_or(BrokerError::Ended { pid: self.pid })
     }
 
     fn process_error(&self, what: &'static str, source: io::Error) -> BrokerError {
-        BrokerError::Process {
-            what,
-            pid: self.pid,
-            source,
-        }
+        BrokerError::Process { what, pid: self.pid, source }
     }
 }
 
@@ -369,35 +338,18 @@ impl Start {
         let status = match status {
             Ok(status) => status,
             Err(source) => {
-                return BrokerError::Process {
-                    what: "wait for",
-                    pid: self.pid,
-                    source,
-                };
+                return BrokerError::Process { what: "wait for", pid: self.pid, source };
             }
         };
         let tail = self.tail();
-        match tail
-            .lines()
-            .find(|line| line.contains("address already in use"))
-        {
-            Some(line) => BrokerError::PortInUse {
-                line: line.to_owned(),
-            },
-            None => BrokerError::Crashed {
-                status,
-                log: self.log.clone(),
-                tail,
-            },
+        match tail.lines().find(|line| line.contains("address already in use")) {
+            Some(line) => BrokerError::PortInUse { line: line.to_owned() },
+            None => BrokerError::Crashed { status, log: self.log.clone(), tail },
         }
     }
 
     fn not_ready(&self) -> BrokerError {
-        BrokerError::NotReady {
-            within: self.within,
-            log: self.log.clone(),
-            tail: self.tail(),
-        }
+        BrokerError::NotReady { within: self.within, log: self.log.clone(), tail: self.tail() }
     }
 
     /// The last lines that *this* run wrote.
@@ -441,17 +393,10 @@ fn clear_stale_ports(dir: &Path) -> Result<(), BrokerError> {
 
 fn owner_lives(ports_file: &Path) -> bool {
     let stem = ports_file.file_stem().unwrap_or_default().to_string_lossy();
-    let pid = stem
-        .rsplit_once('_')
-        .and_then(|(_, pid)| pid.parse().ok())
-        .and_then(Pid::from_raw);
+    let pid = stem.rsplit_once('_').and_then(|(_, pid)| pid.parse().ok()).and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 fn io_error(what: &'static str, path: &Path, source: io::Error) -> BrokerError {
-    BrokerError::Io {
-        what,
-        path: path.to_owned(),
-        source,
-    }
+    BrokerError::Io { what, path: path.to_owned(), source }
 }

@@ -27,12 +27,7 @@ pub struct BadVersion(pub String);
 impl Version {
     /// A release.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
-        Self {
-            major,
-            minor,
-            patch,
-            pre: None,
-        }
+        Self { major, minor, patch, pre: None }
     }
 
     fn release(&self) -> (u32, u32, u32) {
@@ -58,12 +53,7 @@ impl FromStr for Version {
         if parts.next().is_some() || pre.as_deref() == Some("") {
             return Err(bad());
         }
-        Ok(Self {
-            major,
-            minor,
-            patch,
-            pre,
-        })
+        Ok(Self { major, minor, patch, pre })
     }
 }
 
@@ -79,14 +69,12 @@ impl fmt::Display for Version {
 
 impl Ord for Version {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.release()
-            .cmp(&other.release())
-            .then_with(|| match (&self.pre, &other.pre) {
-                (None, None) => Ordering::Equal,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(_), None) => Ordering::Less,
-                (Some(mine), Some(theirs)) => mine.cmp(theirs),
-            })
+        self.release().cmp(&other.release()).then_with(|| match (&self.pre, &other.pre) {
+            (None, None) => Ordering::Equal,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(_), None) => Ordering::Less,
+            (Some(mine), Some(theirs)) => mine.cmp(theirs),
+        })
     }
 }
 
@@ -106,14 +94,7 @@ mod tests {
 
     #[test]
     fn order_is_by_number_and_a_pre_release_is_older() {
-        let ascending = [
-            "2.9.25",
-            "2.12.0-RC.1",
-            "2.12.0",
-            "2.12.7",
-            "2.14.0-preview.2",
-            "2.14.0",
-        ];
+        let ascending = ["2.9.25", "2.12.0-RC.1", "2.12.0", "2.12.7", "2.14.0-preview.2", "2.14.0"];
         for pair in ascending.windows(2) {
             assert!(version(pair[0]) < version(pair[1]), "{pair:?}");
         }

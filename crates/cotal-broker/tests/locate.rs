@@ -2,10 +2,7 @@
 //!
 //! A stand-in is a script that prints a version; what is proven is the search and the refusals.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot be set up has failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::ffi::OsString;
 use std::fs;
@@ -84,10 +81,7 @@ fn an_old_server_on_path_is_refused_by_name_even_with_a_good_cache() {
 fn a_pre_release_of_the_minimum_is_too_old() {
     let dir = TempDir::new().unwrap();
     server(&dir.path().join("bin/nats-server"), "2.12.0-RC.3");
-    assert!(matches!(
-        locate(&options(&dir)),
-        Err(LocateError::TooOld { .. })
-    ));
+    assert!(matches!(locate(&options(&dir)), Err(LocateError::TooOld { .. })));
 }
 
 #[test]
@@ -110,18 +104,12 @@ fn an_explicit_path_that_is_absent_or_no_server_is_an_error() {
     for body in ["echo hello", "exit 3", "echo 'nats-server: vNext'"] {
         options.explicit = Some(program(&dir.path().join("fake"), body));
         let error = locate(&options).unwrap_err();
-        assert!(
-            matches!(error, LocateError::Unusable { .. }),
-            "{body}: {error}"
-        );
+        assert!(matches!(error, LocateError::Unusable { .. }), "{body}: {error}");
     }
     let plain = dir.path().join("plain");
     fs::write(&plain, "text").unwrap();
     options.explicit = Some(plain);
-    assert!(matches!(
-        locate(&options),
-        Err(LocateError::Unusable { .. })
-    ));
+    assert!(matches!(locate(&options), Err(LocateError::Unusable { .. })));
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! A real server: fetched or found once, then started, paused, stopped and broken.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot be set up has failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::env;
 use std::io;
@@ -73,10 +70,7 @@ async fn a_server_is_ready_when_it_is_returned_and_gone_when_it_is_stopped() {
     assert_eq!(info.max_payload, 1024 * 1024);
     let stopped = broker.stop().await.unwrap();
     assert!(matches!(stopped, Stopped::Gracefully(_)), "{stopped:?}");
-    assert!(matches!(
-        probe(&url).await,
-        Err(ProbeError::Unreachable { .. })
-    ));
+    assert!(matches!(probe(&url).await, Err(ProbeError::Unreachable { .. })));
 }
 
 #[tokio::test]
@@ -93,21 +87,11 @@ async fn settings_reach_the_server_with_every_odd_character() {
     let broker = fixture.spawn().await;
     assert_eq!(broker.info().server_name, fixture.config.server_name);
     assert_eq!(broker.info().max_payload, 4096);
-    assert!(
-        fixture
-            .config
-            .jetstream
-            .store_dir
-            .join("jetstream")
-            .is_dir()
-    );
+    assert!(fixture.config.jetstream.store_dir.join("jetstream").is_dir());
     let recorded = std::fs::read_to_string(fixture.dir.path().join("server.pid")).unwrap();
     assert_eq!(recorded.trim(), broker.pid().to_string());
     let log = std::fs::read_to_string(broker.log()).unwrap();
-    assert!(
-        log.contains("1.00 MB"),
-        "max_file_store is not applied: {log}"
-    );
+    assert!(log.contains("1.00 MB"), "max_file_store is not applied: {log}");
 }
 
 #[tokio::test]
@@ -117,11 +101,7 @@ async fn a_port_in_use_is_said_so_even_when_a_nats_server_answers_there() {
     fixture.config.port = ListenPort::Fixed(first.port().unwrap());
     let error = fixture.try_spawn().await.unwrap_err();
     assert!(matches!(error, BrokerError::PortInUse { .. }), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains(&first.port().unwrap().to_string())
-    );
+    assert!(error.to_string().contains(&first.port().unwrap().to_string()));
 }
 
 #[tokio::test]
@@ -133,23 +113,14 @@ async fn a_crash_at_start_shows_the_log_of_this_run_only() {
     std::fs::write(&file, "").unwrap();
     fixture.config.jetstream.store_dir = file.join("js");
     let error = fixture.try_spawn().await.unwrap_err();
-    let BrokerError::Crashed { tail, status, .. } = &error else {
-        panic!("{error}")
-    };
+    let BrokerError::Crashed { tail, status, .. } = &error else { panic!("{error}") };
     assert!(!status.success());
-    assert!(
-        tail.contains("JetStream") && !tail.contains("older run"),
-        "{tail}"
-    );
+    assert!(tail.contains("JetStream") && !tail.contains("older run"), "{tail}");
 }
 
 /// A port that was free a moment ago: the routes must be known before the servers start.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Reads what a server tells its clients about the cluster until it lists all of `urls`.
@@ -170,31 +141,21 @@ async fn hears_of_members(urls: &[String]) {
 #[tokio::test]
 async fn three_servers_form_a_cluster() {
     let ports = [free_port(), free_port(), free_port()];
-    let routes: Vec<String> = ports
-        .iter()
-        .map(|p| format!("nats://127.0.0.1:{p}"))
-        .collect();
+    let routes: Vec<String> = ports.iter().map(|p| format!("nats://127.0.0.1:{p}")).collect();
     let mut members = Vec::new();
     for (i, port) in ports.into_iter().enumerate() {
         let mut fixture = Fixture::new();
         fixture.config.server_name = format!("n{i}");
         let host = "127.0.0.1".to_owned();
         let name = "trio".to_owned();
-        fixture.config.cluster = Some(Cluster {
-            name,
-            host,
-            port,
-            routes: routes.clone(),
-        });
+        fixture.config.cluster = Some(Cluster { name, host, port, routes: routes.clone() });
         let broker = fixture.spawn().await;
         members.push((fixture, broker));
     }
     let (_, first) = &members[0];
     assert_eq!(first.info().cluster.as_deref(), Some("trio"));
-    let mut urls: Vec<String> = members
-        .iter()
-        .map(|(_, broker)| broker.url().replace("nats://", ""))
-        .collect();
+    let mut urls: Vec<String> =
+        members.iter().map(|(_, broker)| broker.url().replace("nats://", "")).collect();
     urls.sort();
     let known = timeout(Duration::from_secs(20), hears_of_members(&urls[..])).await;
     assert!(known.is_ok(), "the members never found each other");
@@ -224,24 +185,14 @@ async fn a_paused_server_can_be_stopped() {
 #[tokio::test]
 async fn a_server_that_has_no_time_left_is_killed() {
     let fixture = Fixture::new();
-    let options = SpawnOptions {
-        stop_within: Duration::ZERO,
-        ..SpawnOptions::default()
-    };
-    let broker = Broker::spawn(binary(), &fixture.write(), options)
-        .await
-        .unwrap();
+    let options = SpawnOptions { stop_within: Duration::ZERO, ..SpawnOptions::default() };
+    let broker = Broker::spawn(binary(), &fixture.write(), options).await.unwrap();
     let url = broker.url().to_owned();
     assert!(matches!(broker.stop().await, Ok(Stopped::Killed(_))));
     assert!(probe(&url).await.is_err());
 
-    let options = SpawnOptions {
-        ready_within: Duration::ZERO,
-        ..SpawnOptions::default()
-    };
-    let error = Broker::spawn(binary(), &fixture.write(), options)
-        .await
-        .unwrap_err();
+    let options = SpawnOptions { ready_within: Duration::ZERO, ..SpawnOptions::default() };
+    let error = Broker::spawn(binary(), &fixture.write(), options).await.unwrap_err();
     assert!(matches!(error, BrokerError::NotReady { .. }), "{error}");
 }
 
@@ -256,21 +207,14 @@ async fn a_killed_server_starts_again_over_what_it_left() {
     let again = fixture.spawn().await;
     assert_ne!(again.info().server_id, first);
     let ports = fixture.dir.path().join("server.ports");
-    assert_eq!(
-        std::fs::read_dir(ports).unwrap().count(),
-        1,
-        "the stale ports file is still there"
-    );
+    assert_eq!(std::fs::read_dir(ports).unwrap().count(), 1, "the stale ports file is still there");
 }
 
 #[tokio::test]
 async fn an_end_that_nobody_asked_for_is_seen() {
     let mut broker = Fixture::new().spawn().await;
     assert!(broker.ended().unwrap().is_none());
-    let pid = i32::try_from(broker.pid())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-        .unwrap();
+    let pid = i32::try_from(broker.pid()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     broker.wait().await.unwrap();
     assert!(broker.ended().unwrap().is_some());
@@ -296,23 +240,13 @@ async fn dropping_kills_the_server_unless_it_is_detached() {
     drop(broker);
     assert!(hears_the_end_of(&mut stream).await);
 
-    let options = SpawnOptions {
-        detach: true,
-        ..SpawnOptions::default()
-    };
-    let broker = Broker::spawn(binary(), &fixture.write(), options)
-        .await
-        .unwrap();
+    let options = SpawnOptions { detach: true, ..SpawnOptions::default() };
+    let broker = Broker::spawn(binary(), &fixture.write(), options).await.unwrap();
     let (url, pid) = (broker.url().to_owned(), broker.pid());
     drop(broker);
     probe(&url).await.unwrap();
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-        .unwrap();
-    let mut stream = TcpStream::connect(url.trim_start_matches("nats://"))
-        .await
-        .unwrap();
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    let mut stream = TcpStream::connect(url.trim_start_matches("nats://")).await.unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(hears_the_end_of(&mut stream).await);
 }
@@ -340,9 +274,7 @@ fn two_fetches_at_once_end_in_one_complete_cache() {
         allow_fetch: true,
     };
     let found: Vec<_> = std::thread::scope(|scope| {
-        let runs: Vec<_> = (0..2)
-            .map(|_| scope.spawn(|| locate(&options).unwrap()))
-            .collect();
+        let runs: Vec<_> = (0..2).map(|_| scope.spawn(|| locate(&options).unwrap())).collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     assert_eq!(found[0].path, found[1].path);
@@ -351,9 +283,5 @@ fn two_fetches_at_once_end_in_one_complete_cache() {
         .map(|entry| entry.unwrap().file_name())
         .filter(|name| name != ".lock")
         .collect();
-    assert_eq!(
-        left,
-        ["2.15.1"],
-        "something besides the server stayed behind"
-    );
+    assert_eq!(left, ["2.15.1"], "something besides the server stayed behind");
 }

@@ -29,7 +29,7 @@ async fn observer(mesh: &Mesh) -> (Connection, String) {
     let store = FileStore::new(mesh.root().clone());
     let key = SecretKey::new(mesh.space(), SecretKind::MembershipObserver);
     let secret = store.get(&key).expect("the store").expect("the observer");
-    let account = mesh.authority().account().public_key().to_owned();
+    let account = mesh.authority().account().public_key();
     (mesh.connect(secret.expose()).await, account)
 }
 

@@ -1,4 +1,5 @@
 //! Agents against a real broker: every crash is repeated to completion.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use cotal_manager::rows::AclRows;
 use cotal_manager::{Added, AgentName, Agents, Begun, ManagerError, NewAgent};

@@ -1,4 +1,5 @@
 //! Provisioning against a real broker: repeatable, and repaired in place.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use cotal_manager::{Authority, Liveness, Office, Provisioned, Rail, Shape, provision_space};
 use cotal_nats::{ConnectError, ConnectOptions, Connection, NatsError};

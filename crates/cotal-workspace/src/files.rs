@@ -44,11 +44,7 @@ pub enum FileError {
 impl FileError {
     pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io {
-            operation,
-            path,
-            source,
-        }
+        move |source| Self::Io { operation, path, source }
     }
 }
 
@@ -77,8 +73,7 @@ impl Privacy {
 pub fn replace(path: &Path, content: &[u8], privacy: Privacy) -> Result<(), FileError> {
     refuse_symlink(path)?;
     let temp = staged(path, content, privacy)?;
-    temp.persist(path)
-        .map_err(|e| FileError::io("rename a new file onto", path)(e.error))?;
+    temp.persist(path).map_err(|e| FileError::io("rename a new file onto", path)(e.error))?;
     sync_dir(parent(path))
 }
 
@@ -89,11 +84,10 @@ pub fn replace(path: &Path, content: &[u8], privacy: Privacy) -> Result<(), File
 pub fn create(path: &Path, content: &[u8], privacy: Privacy) -> Result<(), FileError> {
     refuse_symlink(path)?;
     let temp = staged(path, content, privacy)?;
-    temp.persist_noclobber(path)
-        .map_err(|e| match e.error.kind() {
-            io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
-            _ => FileError::io("rename a new file onto", path)(e.error),
-        })?;
+    temp.persist_noclobber(path).map_err(|e| match e.error.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
+        _ => FileError::io("rename a new file onto", path)(e.error),
+    })?;
     sync_dir(parent(path))
 }
 
@@ -109,10 +103,8 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
         Err(e) => return Err(FileError::io("open", path)(e)),
     };
     let mut text = String::new();
-    let length = file
-        .take(MAX_FILE + 1)
-        .read_to_string(&mut text)
-        .map_err(FileError::io("read", path))?;
+    let length =
+        file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(FileError::io("read", path))?;
     if length as u64 > MAX_FILE {
         return Err(FileError::TooLarge(path.to_owned()));
     }
@@ -151,12 +143,7 @@ pub(crate) fn refuse_symlink(path: &Path) -> Result<(), FileError> {
         Ok(meta) if meta.is_symlink() => Err(FileError::Symlink(path.to_owned())),
         Ok(_) => Ok(()),
         // A file in a parent's place is not a link either; whoever goes on will trip over it.
-        Err(e)
-            if matches!(
-                e.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(())
         }
         Err(e) => Err(FileError::io("inspect", path)(e)),
@@ -165,27 +152,19 @@ pub(crate) fn refuse_symlink(path: &Path) -> Result<(), FileError> {
 
 /// Opens with `O_NOFOLLOW`, so a link put there after [`refuse_symlink`] is refused as well.
 pub(crate) fn open_nofollow(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    options
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
 pub(crate) fn parent(path: &Path) -> &Path {
-    path.parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn make_dir(dir: &Path, mode: u32) -> Result<(), FileError> {
     refuse_symlink(dir)?;
-    DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(dir)
-        .map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => FileError::NotADirectory(dir.to_owned()),
-            _ => FileError::io("create the directory", dir)(e),
-        })
+    DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => FileError::NotADirectory(dir.to_owned()),
+        _ => FileError::io("create the directory", dir)(e),
+    })
 }
 
 /// A complete, synced temporary file beside `path`.
@@ -207,9 +186,7 @@ fn staged(path: &Path, content: &[u8], privacy: Privacy) -> Result<NamedTempFile
 }
 
 fn sync_dir(dir: &Path) -> Result<(), FileError> {
-    File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(FileError::io("sync the directory", dir))
+    File::open(dir).and_then(|d| d.sync_all()).map_err(FileError::io("sync the directory", dir))
 }
 
 #[cfg(test)]
@@ -250,14 +227,8 @@ mod tests {
         fs::write(&target, "precious").unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&target, &link).unwrap();
-        assert!(matches!(
-            replace(&link, b"x", Privacy::Secret),
-            Err(FileError::Symlink(_))
-        ));
-        assert!(matches!(
-            create(&link, b"x", Privacy::Public),
-            Err(FileError::Symlink(_))
-        ));
+        assert!(matches!(replace(&link, b"x", Privacy::Secret), Err(FileError::Symlink(_))));
+        assert!(matches!(create(&link, b"x", Privacy::Public), Err(FileError::Symlink(_))));
         assert!(matches!(read(&link), Err(FileError::Symlink(_))));
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
 
@@ -266,10 +237,7 @@ mod tests {
         let linked_dir = dir.path().join("auth");
         std::os::unix::fs::symlink(&elsewhere, &linked_dir).unwrap();
         let inside = linked_dir.join("operator.seed");
-        assert!(matches!(
-            replace(&inside, b"x", Privacy::Secret),
-            Err(FileError::Symlink(_))
-        ));
+        assert!(matches!(replace(&inside, b"x", Privacy::Secret), Err(FileError::Symlink(_))));
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
 
@@ -278,10 +246,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         create(&path, b"first", Privacy::Public).unwrap();
-        assert!(matches!(
-            create(&path, b"second", Privacy::Public),
-            Err(FileError::Exists(_))
-        ));
+        assert!(matches!(create(&path, b"second", Privacy::Public), Err(FileError::Exists(_))));
         assert_eq!(read(&path).unwrap().as_deref(), Some("first"));
     }
 

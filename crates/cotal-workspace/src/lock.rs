@@ -48,10 +48,7 @@ impl FileLock {
     /// When the lock file cannot be opened or locked.
     pub fn exclusive(path: &Path) -> Result<Self, LockError> {
         let file = open(path)?;
-        file.lock().map_err(|source| LockError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        file.lock().map_err(|source| LockError::Io { path: path.to_owned(), source })?;
         Ok(Self { _file: file })
     }
 }
@@ -73,14 +70,12 @@ impl Reservation {
         let mut file = open(path)?;
         match file.try_lock() {
             Ok(()) => Self::claimed(file, path),
-            Err(TryLockError::WouldBlock) => Err(LockError::Held {
-                path: path.to_owned(),
-                holder: holder(&mut file),
-            }),
-            Err(TryLockError::Error(source)) => Err(LockError::Io {
-                path: path.to_owned(),
-                source,
-            }),
+            Err(TryLockError::WouldBlock) => {
+                Err(LockError::Held { path: path.to_owned(), holder: holder(&mut file) })
+            }
+            Err(TryLockError::Error(source)) => {
+                Err(LockError::Io { path: path.to_owned(), source })
+            }
         }
     }
 
@@ -90,10 +85,7 @@ impl Reservation {
     /// When the lock file cannot be opened or locked.
     pub fn wait(path: &Path) -> Result<Self, LockError> {
         let file = open(path)?;
-        file.lock().map_err(|source| LockError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        file.lock().map_err(|source| LockError::Io { path: path.to_owned(), source })?;
         Self::claimed(file, path)
     }
 
@@ -102,10 +94,7 @@ impl Reservation {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(|source| LockError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        written.map_err(|source| LockError::Io { path: path.to_owned(), source })?;
         Ok(Self { _file: file })
     }
 }
@@ -113,18 +102,10 @@ impl Reservation {
 fn open(path: &Path) -> Result<File, LockError> {
     let opened = std::fs::create_dir_all(files::parent(path)).and_then(|()| {
         let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         files::open_nofollow(&mut options, path)
     });
-    opened.map_err(|source| LockError::Io {
-        path: path.to_owned(),
-        source,
-    })
+    opened.map_err(|source| LockError::Io { path: path.to_owned(), source })
 }
 
 fn holder(file: &mut File) -> Option<u32> {
@@ -178,12 +159,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut said = String::new();
-        child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said, "held\n");
         assert!(matches!(
             Reservation::try_acquire(&path),

@@ -31,11 +31,7 @@ impl RotatingLog {
     pub fn open(path: impl Into<PathBuf>, max_bytes: u64) -> io::Result<Self> {
         let path = path.into();
         let file = open(&path)?;
-        Ok(Self {
-            path,
-            max_bytes,
-            file,
-        })
+        Ok(Self { path, max_bytes, file })
     }
 
     /// Where the log's previous part is kept.
@@ -81,8 +77,7 @@ impl RotatingLog {
         old.unlock()?;
         let moved = old.metadata()?;
         let leads_there = |fd: io::Result<File>| {
-            fd.and_then(|f| f.metadata())
-                .is_ok_and(|meta| is_same(&meta, &moved))
+            fd.and_then(|f| f.metadata()).is_ok_and(|meta| is_same(&meta, &moved))
         };
         if leads_there(duplicate(io::stdout())) {
             rustix::stdio::dup2_stdout(&self.file)?;
@@ -108,10 +103,7 @@ impl Write for RotatingLog {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    files::open_nofollow(
-        OpenOptions::new().append(true).create(true).mode(0o600),
-        path,
-    )
+    files::open_nofollow(OpenOptions::new().append(true).create(true).mode(0o600), path)
 }
 
 fn duplicate(stream: impl std::os::fd::AsFd) -> io::Result<File> {
@@ -135,14 +127,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("delivery.main.log");
         let mut log = RotatingLog::open(&path, 10).unwrap();
-        for line in [
-            "one\n",
-            "two\n",
-            "three\n",
-            "four\n",
-            "a line over the limit\n",
-            "end\n",
-        ] {
+        for line in ["one\n", "two\n", "three\n", "four\n", "a line over the limit\n", "end\n"] {
             log.write_all(line.as_bytes()).unwrap();
         }
         assert_eq!(
@@ -198,21 +183,14 @@ mod tests {
                 let mut log = RotatingLog::open(&path, 4096).unwrap();
                 scope.spawn(move || {
                     for n in 0..500 {
-                        log.write_all(format!("writer {writer} line {n:04}\n").as_bytes())
-                            .unwrap();
+                        log.write_all(format!("writer {writer} line {n:04}\n").as_bytes()).unwrap();
                     }
                 });
             }
         });
         let both = text(&log.rotated_path()) + &text(&path);
-        assert!(
-            both.lines().all(|l| l.len() == "writer 0 line 0000".len()),
-            "{both}"
-        );
-        assert!(
-            text(&log.rotated_path()).len() > 3000,
-            "a part is moved only when it is full"
-        );
+        assert!(both.lines().all(|l| l.len() == "writer 0 line 0000".len()), "{both}");
+        assert!(text(&log.rotated_path()).len() > 3000, "a part is moved only when it is full");
     }
 
     #[test]

@@ -56,10 +56,8 @@ impl HostManifest {
     /// When it is absent, unreadable or anything but a well-formed manifest of version 1.
     pub fn load(path: &Path) -> Result<Self, ManifestError> {
         let text = files::read(path)?.ok_or_else(|| ManifestError::Absent(path.to_owned()))?;
-        Self::parse(&text).map_err(|problem| ManifestError::Malformed {
-            path: path.to_owned(),
-            problem,
-        })
+        Self::parse(&text)
+            .map_err(|problem| ManifestError::Malformed { path: path.to_owned(), problem })
     }
 
     /// Parses a manifest; `Err` says what is wrong with it.
@@ -70,9 +68,7 @@ impl HostManifest {
     pub fn parse(text: &str) -> Result<Self, String> {
         let Version { version } = strict::object(text)?;
         if version.as_u64() != Some(1) {
-            return Err(format!(
-                "version {version} is unknown, this host reads version 1"
-            ));
+            return Err(format!("version {version} is unknown, this host reads version 1"));
         }
         let Version1 { spaces, .. } = strict::object(text)?;
         strict::distinct(&spaces)?;
@@ -96,12 +92,7 @@ mod tests {
     #[test]
     fn hst_1_a_version_1_manifest_names_its_spaces() {
         let manifest = HostManifest::parse(r#"{"version": 1, "spaces": ["alpha", "beta"]}"#);
-        let names: Vec<_> = manifest
-            .unwrap()
-            .spaces()
-            .iter()
-            .map(Space::to_string)
-            .collect();
+        let names: Vec<_> = manifest.unwrap().spaces().iter().map(Space::to_string).collect();
         assert_eq!(names, ["alpha", "beta"]);
     }
 
@@ -113,28 +104,13 @@ mod tests {
             ("{\"version\": 1, \"spaces\": [\"a\"]", "EOF"),
             ("{\"version\": 1, \"spaces\": [\"a\"]} x", "trailing"),
             ("{\"spaces\": [\"a\"]}", "missing field `version`"),
-            (
-                "{\"version\": 2, \"spaces\": [\"a\"]}",
-                "version 2 is unknown",
-            ),
-            (
-                "{\"version\": \"1\", \"spaces\": [\"a\"]}",
-                "version \"1\" is unknown",
-            ),
-            (
-                "{\"version\": 1, \"version\": 1, \"spaces\": [\"a\"]}",
-                "duplicate field `version`",
-            ),
+            ("{\"version\": 2, \"spaces\": [\"a\"]}", "version 2 is unknown"),
+            ("{\"version\": \"1\", \"spaces\": [\"a\"]}", "version \"1\" is unknown"),
+            ("{\"version\": 1, \"version\": 1, \"spaces\": [\"a\"]}", "duplicate field `version`"),
             ("{\"version\": 1}", "missing field `spaces`"),
             ("{\"version\": 1, \"spaces\": []}", "names no space"),
-            (
-                "{\"version\": 1, \"spaces\": [\"a\"], \"root\": 1}",
-                "unknown field `root`",
-            ),
-            (
-                "{\"version\": 1, \"spaces\": [\"a\", \"a\"]}",
-                "named twice",
-            ),
+            ("{\"version\": 1, \"spaces\": [\"a\"], \"root\": 1}", "unknown field `root`"),
+            ("{\"version\": 1, \"spaces\": [\"a\", \"a\"]}", "named twice"),
             ("{\"version\": 1, \"spaces\": [\"a.b\"]}", "not a space"),
             ("{\"version\": 1, \"spaces\": [\"\"]}", "not a space"),
             ("{\"version\": 1, \"spaces\": [7]}", "expected a"),
@@ -148,15 +124,9 @@ mod tests {
     fn the_error_names_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("host.json");
-        assert!(matches!(
-            HostManifest::load(&path),
-            Err(ManifestError::Absent(_))
-        ));
+        assert!(matches!(HostManifest::load(&path), Err(ManifestError::Absent(_))));
         std::fs::write(&path, "{}").unwrap();
         let message = HostManifest::load(&path).unwrap_err().to_string();
-        assert!(
-            message.contains("host.json") && message.contains("\"version\": 1"),
-            "{message}"
-        );
+        assert!(message.contains("host.json") && message.contains("\"version\": 1"), "{message}");
     }
 }

@@ -81,9 +81,7 @@ impl MeshFile {
         let Some(text) = files::read(&path)? else {
             return Ok(None);
         };
-        Self::parse(&text)
-            .map(Some)
-            .map_err(|problem| MeshError::Malformed { path, problem })
+        Self::parse(&text).map(Some).map_err(|problem| MeshError::Malformed { path, problem })
     }
 
     /// Replaces the root's `mesh.json`.
@@ -95,15 +93,8 @@ impl MeshFile {
         let text = self
             .check()
             .and_then(|()| serde_json::to_string_pretty(self).map_err(|e| e.to_string()))
-            .map_err(|problem| MeshError::Malformed {
-                path: path.clone(),
-                problem,
-            })?;
-        Ok(files::replace(
-            &path,
-            format!("{text}\n").as_bytes(),
-            Privacy::Public,
-        )?)
+            .map_err(|problem| MeshError::Malformed { path: path.clone(), problem })?;
+        Ok(files::replace(&path, format!("{text}\n").as_bytes(), Privacy::Public)?)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -120,17 +111,13 @@ impl MeshFile {
 
 /// Refuses what no client could dial; `Err` is the sentence for people.
 pub(crate) fn check_server(server: &str) -> Result<(), String> {
-    let authority = server
-        .strip_prefix("nats://")
-        .or_else(|| server.strip_prefix("tls://"));
+    let authority = server.strip_prefix("nats://").or_else(|| server.strip_prefix("tls://"));
     match authority.map(|a| a.trim_end_matches('/')) {
         Some(a) if a.contains('@') => {
             Err("the server URL holds a user; credentials belong in .creds files".to_owned())
         }
         Some(a) if !a.is_empty() && !a.contains(['/', ' ', ',']) => Ok(()),
-        _ => Err(format!(
-            "server {server:?} is not nats://host:port or tls://host:port"
-        )),
+        _ => Err(format!("server {server:?} is not nats://host:port or tls://host:port")),
     }
 }
 
@@ -154,11 +141,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::init(dir.path()).unwrap();
         assert_eq!(MeshFile::load(&root).unwrap(), None);
-        let strict = MeshFile {
-            durability: Durability::Strict,
-            ca: Some("ca.pem".into()),
-            ..mesh()
-        };
+        let strict =
+            MeshFile { durability: Durability::Strict, ca: Some("ca.pem".into()), ..mesh() };
         for wanted in [mesh(), strict] {
             wanted.save(&root).unwrap();
             assert_eq!(MeshFile::load(&root).unwrap(), Some(wanted));
@@ -169,10 +153,7 @@ mod tests {
     fn a_minimal_file_is_an_authenticated_mesh() {
         let text = r#"{"server": "tls://h:4222", "tls": true, "spaces": []}"#;
         let mesh = MeshFile::parse(text).unwrap();
-        assert_eq!(
-            (mesh.mode, mesh.durability),
-            (Mode::Auth, Durability::Default)
-        );
+        assert_eq!((mesh.mode, mesh.durability), (Mode::Auth, Durability::Default));
     }
 
     #[test]
@@ -183,34 +164,16 @@ mod tests {
             ("", "not a JSON object"),
             (r#"["nats://h:1", false, []]"#, "not a JSON object"),
             (r#"{"tls": false, "spaces": []}"#, "missing field `server`"),
-            (
-                r#"{"server": "nats://h:1", "spaces": []}"#,
-                "missing field `tls`",
-            ),
-            (
-                r#"{"server": "http://h", "tls": false, "spaces": []}"#,
-                "is not nats://",
-            ),
-            (
-                r#"{"server": "nats://u:p@h:1", "tls": false, "spaces": []}"#,
-                "holds a user",
-            ),
-            (
-                r#"{"server": "nats://h:1", "tls": false, "spaces": ["a b"]}"#,
-                "not a space",
-            ),
-            (
-                r#"{"server": "nats://h:1", "tls": false, "spaces": ["a", "a"]}"#,
-                "named twice",
-            ),
+            (r#"{"server": "nats://h:1", "spaces": []}"#, "missing field `tls`"),
+            (r#"{"server": "http://h", "tls": false, "spaces": []}"#, "is not nats://"),
+            (r#"{"server": "nats://u:p@h:1", "tls": false, "spaces": []}"#, "holds a user"),
+            (r#"{"server": "nats://h:1", "tls": false, "spaces": ["a b"]}"#, "not a space"),
+            (r#"{"server": "nats://h:1", "tls": false, "spaces": ["a", "a"]}"#, "named twice"),
             (
                 r#"{"server": "nats://h:1", "tls": false, "mode": "x", "spaces": []}"#,
                 "unknown variant",
             ),
-            (
-                r#"{"server": "nats://h:1", "tls": false, "spaces": [], "x": 1}"#,
-                "unknown field",
-            ),
+            (r#"{"server": "nats://h:1", "tls": false, "spaces": [], "x": 1}"#, "unknown field"),
         ] {
             std::fs::write(root.mesh_file(), text).unwrap();
             let message = MeshFile::load(&root).unwrap_err().to_string();
@@ -225,10 +188,8 @@ mod tests {
     fn what_could_not_be_read_back_is_not_saved() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::init(dir.path()).unwrap();
-        let bad = MeshFile {
-            spaces: vec![mesh().spaces[0].clone(), mesh().spaces[0].clone()],
-            ..mesh()
-        };
+        let bad =
+            MeshFile { spaces: vec![mesh().spaces[0].clone(), mesh().spaces[0].clone()], ..mesh() };
         assert!(matches!(bad.save(&root), Err(MeshError::Malformed { .. })));
         assert!(!root.mesh_file().exists());
     }

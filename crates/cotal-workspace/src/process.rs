@@ -34,10 +34,7 @@ pub fn is_alive(pid: u32) -> bool {
 pub fn birth(pid: u32) -> Option<Birth> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let (_, ticks) = stat(pid)?;
-    Some(Birth {
-        boot: boot.trim().to_owned(),
-        ticks,
-    })
+    Some(Birth { boot: boot.trim().to_owned(), ticks })
 }
 
 /// The process's arguments, its program first; `None` where they cannot be read.
@@ -50,11 +47,7 @@ pub fn command_line(pid: u32) -> Option<Vec<String>> {
     if text.is_empty() {
         return None;
     }
-    Some(
-        text.split(|b| *b == 0)
-            .map(|arg| String::from_utf8_lossy(arg).into_owned())
-            .collect(),
-    )
+    Some(text.split(|b| *b == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect())
 }
 
 /// State and start time of `/proc/<pid>/stat`. The program's name stands in parentheses and may
@@ -80,10 +73,7 @@ pub(crate) mod tests {
         loop {
             match command_line(pid) {
                 Some(args) => return args,
-                None => assert!(
-                    Instant::now() < deadline,
-                    "process {pid} has no command line"
-                ),
+                None => assert!(Instant::now() < deadline, "process {pid} has no command line"),
             }
             std::thread::yield_now();
         }
@@ -106,10 +96,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_process_that_waits_to_be_reaped_is_dead() {
-        let mut child = Command::new("true")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("true").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let deadline = Instant::now() + Duration::from_secs(10);
         while is_alive(pid) && Instant::now() < deadline {

@@ -86,11 +86,7 @@ impl PidFile {
     /// The record at `path`; nothing is touched yet.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, component: Component, space: &Space) -> Self {
-        Self {
-            path: path.into(),
-            component,
-            space: space.clone(),
-        }
+        Self { path: path.into(), component, space: space.clone() }
     }
 
     /// The record's path.
@@ -112,11 +108,7 @@ impl PidFile {
             }
             None => drop(files::remove(&self.birth_path())?),
         }
-        Ok(files::replace(
-            &self.path,
-            format!("{pid}\n").as_bytes(),
-            Privacy::Public,
-        )?)
+        Ok(files::replace(&self.path, format!("{pid}\n").as_bytes(), Privacy::Public)?)
     }
 
     /// Removes the record if it still names `pid`; tells whether it did. A successor's stays.
@@ -211,19 +203,14 @@ fn names(args: &[String], component: Component, space: &Space) -> bool {
     if !after.iter().any(|arg| arg == component.subcommand()) {
         return false;
     }
-    if after
-        .iter()
-        .any(|arg| arg == "--spaces" || arg.starts_with("--spaces="))
-    {
+    if after.iter().any(|arg| arg == "--spaces" || arg.starts_with("--spaces=")) {
         return false;
     }
     named_space(after).is_none_or(|named| Space::from_name(named).as_ref() == Ok(space))
 }
 
 fn is_cotal(arg: &str) -> bool {
-    Path::new(arg)
-        .file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with("cotal"))
+    Path::new(arg).file_name().is_some_and(|name| name.to_string_lossy().starts_with("cotal"))
 }
 
 fn named_space(args: &[String]) -> Option<&str> {
@@ -245,10 +232,7 @@ mod tests {
         /// A process whose command line is exactly `args`; it only sleeps.
         fn with(args: &[&str]) -> Self {
             let mut command = Command::new("sh");
-            command
-                .arg0(args[0])
-                .args(["-c", "read _"])
-                .args(&args[1..]);
+            command.arg0(args[0]).args(["-c", "read _"]).args(&args[1..]);
             let running = Self(command.stdin(std::process::Stdio::piped()).spawn().unwrap());
             process::tests::wait_for_command_line(running.pid());
             running
@@ -269,11 +253,7 @@ mod tests {
     fn record() -> (tempfile::TempDir, PidFile) {
         let dir = tempfile::tempdir().unwrap();
         let space = Space::parse("main").unwrap();
-        let file = PidFile::new(
-            dir.path().join("delivery.main.pid"),
-            Component::Delivery,
-            &space,
-        );
+        let file = PidFile::new(dir.path().join("delivery.main.pid"), Component::Delivery, &space);
         (dir, file)
     }
 
@@ -283,10 +263,7 @@ mod tests {
         assert_eq!(file.verify().unwrap(), Standing::Absent);
         let daemon = Running::with(&["cotal", "deliver", "--space", "main"]);
         file.write(daemon.pid()).unwrap();
-        assert_eq!(
-            std::fs::read_to_string(file.path()).unwrap(),
-            format!("{}\n", daemon.pid())
-        );
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), format!("{}\n", daemon.pid()));
         assert_eq!(file.verify().unwrap(), Standing::Live { pid: daemon.pid() });
         assert!(!file.remove_if_stale().unwrap());
     }
@@ -354,21 +331,15 @@ mod tests {
         for text in ["", "x", "0", "-1", "1 2"] {
             let (_dir, file) = record();
             std::fs::write(file.path(), text).unwrap();
-            assert_eq!(
-                file.verify().unwrap(),
-                Standing::Stale(Stale::Garbled),
-                "{text:?}"
-            );
+            assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Garbled), "{text:?}");
         }
     }
 
     #[test]
     fn lif_11_only_the_own_record_is_removed() {
         let (_dir, file) = record();
-        let (old, new) = (
-            Running::with(&["cotal", "deliver"]),
-            Running::with(&["cotal", "deliver"]),
-        );
+        let (old, new) =
+            (Running::with(&["cotal", "deliver"]), Running::with(&["cotal", "deliver"]));
         file.write(old.pid()).unwrap();
         file.write(new.pid()).unwrap();
         assert!(!file.remove_if(old.pid()).unwrap());

@@ -137,11 +137,7 @@ impl MeshRegistry {
     fn save(&self, meshes: BTreeMap<Space, MeshEntry>) -> Result<(), RegistryError> {
         let text = serde_json::to_string_pretty(&Content { meshes })
             .map_err(|e| self.malformed(e.to_string()))?;
-        Ok(files::replace(
-            &self.path,
-            format!("{text}\n").as_bytes(),
-            Privacy::Public,
-        )?)
+        Ok(files::replace(&self.path, format!("{text}\n").as_bytes(), Privacy::Public)?)
     }
 
     fn lock_path(&self) -> PathBuf {
@@ -149,10 +145,7 @@ impl MeshRegistry {
     }
 
     fn malformed(&self, problem: String) -> RegistryError {
-        RegistryError::Malformed {
-            path: self.path.clone(),
-            problem,
-        }
+        RegistryError::Malformed { path: self.path.clone(), problem }
     }
 }
 
@@ -180,10 +173,7 @@ mod tests {
         let alpha = space("alpha");
         assert_eq!(registry.get(&alpha).unwrap(), None);
         assert_eq!(registry.insert(&alpha, entry("/a")).unwrap(), None);
-        assert_eq!(
-            registry.insert(&alpha, entry("/b")).unwrap(),
-            Some(entry("/a"))
-        );
+        assert_eq!(registry.insert(&alpha, entry("/b")).unwrap(), Some(entry("/a")));
         assert!(!registry.remove(&alpha, Path::new("/a")).unwrap());
         assert_eq!(registry.get(&alpha).unwrap(), Some(entry("/b")));
         assert!(registry.remove(&alpha, Path::new("/b")).unwrap());
@@ -199,9 +189,7 @@ mod tests {
                 let registry = registry.clone();
                 scope.spawn(move || {
                     for n in 0..10 {
-                        registry
-                            .insert(&space(&format!("s{writer}_{n}")), entry("/r"))
-                            .unwrap();
+                        registry.insert(&space(&format!("s{writer}_{n}")), entry("/r")).unwrap();
                     }
                 });
             }
@@ -221,24 +209,12 @@ mod tests {
                 r#"{"meshes": {"a b": {"root": "/", "server": "nats://h:1", "tls": false}}}"#,
                 "space",
             ),
-            (
-                r#"{"meshes": {"a": {"root": "/", "server": "h", "tls": false}}}"#,
-                "is not nats://",
-            ),
-            (
-                r#"{"meshes": {"a": {"root": "/", "server": "nats://h:1"}}}"#,
-                "missing field `tls`",
-            ),
+            (r#"{"meshes": {"a": {"root": "/", "server": "h", "tls": false}}}"#, "is not nats://"),
+            (r#"{"meshes": {"a": {"root": "/", "server": "nats://h:1"}}}"#, "missing field `tls`"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let message = registry
-                .insert(&space("x"), entry("/r"))
-                .unwrap_err()
-                .to_string();
-            assert!(
-                message.contains(problem) && message.contains("meshes.json"),
-                "{message}"
-            );
+            let message = registry.insert(&space("x"), entry("/r")).unwrap_err().to_string();
+            assert!(message.contains(problem) && message.contains("meshes.json"), "{message}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }

@@ -96,14 +96,8 @@ impl Root {
     /// # Errors
     /// When it does not, or cannot be resolved.
     pub fn at(dir: impl AsRef<Path>) -> Result<Self, RootError> {
-        let root = Self {
-            dir: resolved(dir.as_ref())?,
-        };
-        if root.dot_dir().is_dir() {
-            Ok(root)
-        } else {
-            Err(RootError::NotARoot(root.dir))
-        }
+        let root = Self { dir: resolved(dir.as_ref())? };
+        if root.dot_dir().is_dir() { Ok(root) } else { Err(RootError::NotARoot(root.dir)) }
     }
 
     /// The nearest root at or above `start`.
@@ -115,9 +109,7 @@ impl Root {
         start
             .ancestors()
             .find(|dir| dir.join(DOT_DIR).is_dir())
-            .map(|dir| Self {
-                dir: dir.to_owned(),
-            })
+            .map(|dir| Self { dir: dir.to_owned() })
             .ok_or(RootError::NotFound(start.clone()))
     }
 
@@ -128,9 +120,7 @@ impl Root {
     pub fn init(dir: impl AsRef<Path>) -> Result<Self, RootError> {
         let dir = dir.as_ref();
         std::fs::create_dir_all(dir).map_err(FileError::io("create the directory", dir))?;
-        let root = Self {
-            dir: resolved(dir)?,
-        };
+        let root = Self { dir: resolved(dir)? };
         files::private_dir(&root.dot_dir())?;
         Ok(root)
     }

@@ -73,10 +73,7 @@ impl SecretKey {
     /// Names a credential of a space.
     #[must_use]
     pub fn new(space: &Space, kind: SecretKind) -> Self {
-        Self {
-            space: space.clone(),
-            kind,
-        }
+        Self { space: space.clone(), kind }
     }
 }
 

@@ -32,11 +32,7 @@ impl StoreError {
         key: &SecretKey,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            operation,
-            key: key.to_string(),
-            source: source.into(),
-        }
+        Self { operation, key: key.to_string(), source: source.into() }
     }
 }
 
@@ -118,8 +114,7 @@ impl SecretStore for FileStore {
     }
 
     fn put(&self, key: &SecretKey, secret: &Secret) -> Result<(), StoreError> {
-        self.write(key, secret)
-            .map_err(|e| StoreError::new("write", key, e))
+        self.write(key, secret).map_err(|e| StoreError::new("write", key, e))
     }
 
     fn delete(&self, key: &SecretKey) -> Result<bool, StoreError> {
@@ -127,9 +122,7 @@ impl SecretStore for FileStore {
     }
 
     fn identity(&self) -> StoreIdentity {
-        StoreIdentity::Fs {
-            root: self.root.dir().to_owned(),
-        }
+        StoreIdentity::Fs { root: self.root.dir().to_owned() }
     }
 }
 
@@ -144,10 +137,7 @@ impl MemoryStore {
     /// An empty store; `coordinate` tells it from other stores and is shown.
     #[must_use]
     pub fn new(coordinate: impl Into<String>) -> Self {
-        Self {
-            coordinate: coordinate.into(),
-            secrets: Mutex::default(),
-        }
+        Self { coordinate: coordinate.into(), secrets: Mutex::default() }
     }
 
     /// A panic elsewhere cannot leave half a change in the map, so its lock stays usable.
@@ -171,9 +161,7 @@ impl SecretStore for MemoryStore {
     }
 
     fn identity(&self) -> StoreIdentity {
-        StoreIdentity::Injected {
-            coordinate: self.coordinate.clone(),
-        }
+        StoreIdentity::Injected { coordinate: self.coordinate.clone() }
     }
 }
 
@@ -258,10 +246,7 @@ mod tests {
         let fs = serde_json::to_value(FileStore::new(root.clone()).identity()).unwrap();
         assert_eq!(fs, serde_json::json!({"kind": "fs", "root": root.dir()}));
         let injected = serde_json::to_value(MemoryStore::new("vault/team").identity()).unwrap();
-        assert_eq!(
-            injected,
-            serde_json::json!({"kind": "injected", "coordinate": "vault/team"})
-        );
+        assert_eq!(injected, serde_json::json!({"kind": "injected", "coordinate": "vault/team"}));
     }
 
     #[test]
@@ -276,11 +261,7 @@ mod tests {
         assert!(error.to_string().contains("alpha/delivery"), "{error}");
         let memory = MemoryStore::new("m");
         memory.put(key, &secret).unwrap();
-        for shown in [
-            format!("{error:?}{error}"),
-            format!("{secret:?}"),
-            format!("{memory:?}"),
-        ] {
+        for shown in [format!("{error:?}{error}"), format!("{secret:?}"), format!("{memory:?}")] {
             assert!(!shown.contains("HIDDEN"), "{shown}");
         }
     }

@@ -13,20 +13,9 @@ const LOG: &str = "COTAL_TEST_LOG";
 fn lif_7_what_is_written_to_stderr_after_a_rotation_stands_in_the_current_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("delivery.main.log");
-    let redirected = || {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&path)
-            .unwrap()
-    };
+    let redirected = || OpenOptions::new().append(true).create(true).open(&path).unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "a_process_whose_output_is_its_log",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "a_process_whose_output_is_its_log", "--ignored", "--nocapture"])
         .env(LOG, &path)
         .stdout(redirected())
         .stderr(redirected())
@@ -35,10 +24,7 @@ fn lif_7_what_is_written_to_stderr_after_a_rotation_stands_in_the_current_log() 
     assert!(status.success());
     let rotated = fs::read_to_string(dir.path().join("delivery.main.log.1")).unwrap();
     let current = fs::read_to_string(&path).unwrap();
-    assert!(
-        rotated.contains("before") && !rotated.contains("late"),
-        "{rotated}"
-    );
+    assert!(rotated.contains("before") && !rotated.contains("late"), "{rotated}");
     for wanted in ["after\n", "late on stdout\n", "late on stderr\n"] {
         assert!(current.contains(wanted), "{wanted:?} is not in {current:?}");
     }
@@ -48,8 +34,7 @@ fn lif_7_what_is_written_to_stderr_after_a_rotation_stands_in_the_current_log() 
 #[ignore = "the process that the test above starts"]
 fn a_process_whose_output_is_its_log() {
     let mut log = RotatingLog::open(std::env::var_os(LOG).unwrap(), 200).unwrap();
-    log.write_all(format!("before {}\n", "x".repeat(190)).as_bytes())
-        .unwrap();
+    log.write_all(format!("before {}\n", "x".repeat(190)).as_bytes()).unwrap();
     log.write_all(b"after\n").unwrap();
     std::io::stdout().write_all(b"late on stdout\n").unwrap();
     std::io::stderr().write_all(b"late on stderr\n").unwrap();

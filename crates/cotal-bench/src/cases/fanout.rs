@@ -32,8 +32,7 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
             let channel = Channel::parse(&format!("bench.c{round}"))?;
             let members = fresh_members(&format!("m{round}"), members)?;
             ready(&limit, &channel, &members).await?;
-            let reached =
-                limit_round(&limit, &mut pair, &channel, &members, posts, round).await?;
+            let reached = limit_round(&limit, &mut pair, &channel, &members, posts, round).await?;
             limit.drop_consumers(&members).await?;
             ready(&product, &channel, &members).await?;
             let cpu = daemon.cpu()?;

@@ -80,8 +80,7 @@ async fn twice_over(ground: &Ground, round: usize, posts: usize) -> anyhow::Resu
         ticks.tick().await;
         let id = post_id(round, n);
         let begin = unix_nanos();
-        let stored =
-            confirmed(&ground.connection, &inbox, body.clone(), format!("{id}:inbox"));
+        let stored = confirmed(&ground.connection, &inbox, body.clone(), format!("{id}:inbox"));
         let handed = async {
             let entry = first.next_batch(1, PATIENCE).await?.pop().context("no entry came")?;
             confirmed(&relay, &dlv, entry.payload.to_vec(), format!("{id}:dlv")).await?;
@@ -136,10 +135,7 @@ async fn surfaced(ground: &Ground, round: usize, posts: usize) -> anyhow::Result
         let id = post_id(round, n);
         let body = post_body(&ground.space, POSTER, &channel, &id, POST);
         begun.push(unix_nanos());
-        ground
-            .connection
-            .publish_confirmed(subject.clone(), None, body.into(), Some(&id))
-            .await?;
+        ground.connection.publish_confirmed(subject.clone(), None, body.into(), Some(&id)).await?;
     }
     let mut took = Vec::with_capacity(MEMBERS * posts);
     while took.len() < MEMBERS * posts {

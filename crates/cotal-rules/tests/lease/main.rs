@@ -5,7 +5,7 @@
 //! the model itself refuses a write that replaces another run's row, an operation beside another,
 //! and `ready` without bound responders. From every state that is sampled, once the faults end, the
 //! space is served again as long as anybody wants to.
-
+#![allow(clippy::print_stdout, reason = "the size of what was explored is part of the result")]
 #![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
 
 mod world;

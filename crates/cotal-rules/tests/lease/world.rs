@@ -169,7 +169,7 @@ impl World {
             now: 0,
             row: None,
             revision: 0,
-            daemons: (0..daemons).map(|run| Daemon::new(run)).collect(),
+            daemons: (0..daemons).map(Daemon::new).collect(),
             late: Vec::new(),
             faults,
             next_run: daemons,
