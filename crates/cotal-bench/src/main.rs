@@ -143,16 +143,16 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let wanted = |name| args.case.is_empty() || args.case.contains(&name);
     let mut report = Report::new();
     if wanted(Name::Fanout) {
-        cases::fanout::run(&setup, &mut report).await?;
+        Box::pin(cases::fanout::run(&setup, &mut report)).await?;
     }
     if wanted(Name::Growth) {
-        cases::growth::run(&setup, &mut report).await?;
+        Box::pin(cases::growth::run(&setup, &mut report)).await?;
     }
     if wanted(Name::Latency) {
-        cases::latency::run(&setup, &mut report).await?;
+        Box::pin(cases::latency::run(&setup, &mut report)).await?;
     }
     if wanted(Name::Start) {
-        cases::start::run(&setup, &mut report).await?;
+        Box::pin(cases::start::run(&setup, &mut report)).await?;
     }
     if args.json {
         println!("{}", report.json()?);

@@ -158,7 +158,7 @@ impl Ground {
             let row = MemberRow {
                 channel: channel.clone(),
                 owner: member.principal.clone(),
-                lifecycle_uid: member.uid.clone(),
+                lifecycle_uid: member.uid,
                 state: MemberState::DurableActive,
                 join_cursor: 0,
                 leave_cursor: None,

@@ -1,7 +1,7 @@
 //! Unread copies that DLV's cap evicts: seen, counted, and told once per member and episode.
 
 use cotal_nats::{Connection, NatsError};
-use cotal_rules::overflow::{Overflow, OverflowMeter};
+use cotal_rules::overflow::{Look, Overflow, OverflowMeter, Place};
 use cotal_wire::{Lifecycle, Space};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,9 +126,14 @@ impl CapMeter {
         let consumer = self.space.dlv_consumer(member);
         let mark = self.meter().mark(member);
         let info = self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await?;
-        let unread = info.num_pending + info.num_ack_pending;
+        let place = Place {
+            delivered: info.delivered.consumer_seq,
+            acked: info.ack_floor.consumer_seq,
+            outstanding: info.num_ack_pending,
+        };
+        let look = Look { unread: info.num_pending + info.num_ack_pending, place };
         let principal = &member.principal;
-        let found = self.meter().checked(member, mark, unread);
+        let found = self.meter().checked(member, mark, look);
         match found {
             Overflow::Quiet => {}
             Overflow::Began { missed } => {

@@ -142,23 +142,18 @@ mod tests {
     fn crd_5_a_foreign_expired_or_weaker_candidate_is_refused() {
         assert_eq!(judged(|_| ()), Candidate::Prove);
         let other = ConnId::parse(&format!("U{}", "B".repeat(55))).unwrap();
-        let table: [(Box<dyn FnOnce(&mut Creds)>, Refused); 4] = [
-            (Box::new(|c| c.claims.account = "A2".into()), Refused::OtherAccount),
-            (
-                Box::new({
-                    let other = other.clone();
-                    |c| c.claims.subject = other
-                }),
-                Refused::OtherIdentity(other.to_string()),
-            ),
-            (Box::new(|c| c.claims.expires_at = Some(1_600)), Refused::Expired),
-            (
-                Box::new(|c| c.claims.pub_allow = vec!["p".into()]),
-                Refused::Lacks(vec!["publish q".into()]),
-            ),
-        ];
-        for (change, want) in table {
-            assert_eq!(judged(change), Candidate::Refused(want));
-        }
+        let (foreign, named) = (other.clone(), other.to_string());
+        let refused = |change: fn(&mut Creds)| match judged(change) {
+            Candidate::Refused(why) => why,
+            other => panic!("not refused: {other:?}"),
+        };
+        let account = |c: &mut Creds| c.claims.account = "A2".into();
+        let expired = |c: &mut Creds| c.claims.expires_at = Some(1_600);
+        let weaker = |c: &mut Creds| c.claims.pub_allow = vec!["p".into()];
+        assert_eq!(refused(account), Refused::OtherAccount);
+        assert_eq!(refused(expired), Refused::Expired);
+        assert_eq!(refused(weaker), Refused::Lacks(vec!["publish q".into()]));
+        let identity = judged(move |c| c.claims.subject = foreign);
+        assert_eq!(identity, Candidate::Refused(Refused::OtherIdentity(named)));
     }
 }
