@@ -22,6 +22,8 @@ use crate::credentials::{self, CredentialError};
 
 /// How long servers may take to answer one question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long they may take for a page: a thousand connections come with their whole JWTs.
+const PAGE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked connection may take to leave the census.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Between two scans that wait for kicked connections to leave.
@@ -220,7 +222,7 @@ impl Scanner {
             };
             let subject = sys::connz(&self.account);
             let body = body.to_string().into();
-            let pages = observer.request_many(subject, body, ANSWER_WITHIN, answered).await?;
+            let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
             for page in pages.iter().filter_map(parse::<Connz>) {
                 let page = self.page(page);
                 seen += page.connections.len();

@@ -227,19 +227,20 @@ async fn adm_1_other_requests_are_answered_in_the_order_they_arrive() {
     let mut asked = god.connection.subscribe(rail, None).await.expect("a subscription");
     let _bob = mesh.peer("bob", &["team.>"], &[]).await;
     let manager = Supervisor::of(&mesh).await;
-    let order = std::sync::Mutex::new(Vec::new());
-    let note = |what| order.lock().expect("a lock").push(what);
-    let first = async {
-        manager.request("evictPrincipal", json!({ "principal": "local.bob" })).await.expect("a");
-        note("eviction");
-    };
+    let answers = format!("{}.reply.*", mesh.space().ctl_all("delivery-admin"));
+    let mut answers = god.connection.subscribe(answers, None).await.expect("a subscription");
+    let first = manager.request("evictPrincipal", json!({ "principal": "local.bob" }));
     let second = async {
         asked.next().await.expect("the first request is on the rail");
         manager.request("deliveryStatus", json!({})).await.expect("an answer");
-        note("status");
     };
-    tokio::join!(first, second);
-    assert_eq!(*order.lock().expect("a lock"), ["eviction", "status"]);
+    let (evicted, ()) = tokio::join!(first, second);
+    evicted.expect("an answer");
+    for field in ["kicked", "incarnation"] {
+        let answer = answers.next().await.expect("an answer on the rail");
+        let answer = String::from_utf8_lossy(&answer.payload).into_owned();
+        assert!(answer.contains(field), "{field} is not in {answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
