@@ -1,16 +1,10 @@
 //! The store's cap: an unread copy that it takes is a miss that is seen (`wire.md` §3).
 
-use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
+use cotal_testkit::{God, Mesh, Supervisor, eventually, logged};
 use cotal_wire::control::DeliveryStatus;
 use cotal_wire::names::{FANOUT, READER};
 
 const TEAM: &str = "team.backend";
-
-async fn post(alice: &Peer, prefix: &str, count: usize) {
-    for n in 0..count {
-        alice.post(TEAM, &format!("{prefix}{n}"), &[]).await;
-    }
-}
 
 async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
     let of = |status: &DeliveryStatus| {
@@ -42,20 +36,20 @@ async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     reads.join(TEAM).await;
     let lost = ["unread copies of a member are lost", "local.away"];
 
-    post(&alice, "a", 700).await;
+    alice.post_many(TEAM, "a", 700).await;
     assert_eq!(reads.receive(700).await.len(), 700);
-    post(&alice, "b", 450).await;
+    alice.post_many(TEAM, "b", 450).await;
     assert_eq!(reads.receive(450).await.len(), 450);
     missed_by(&supervisor, "away", 150).await;
     assert_eq!(logged(&lost).len(), 1, "{:?}", logged(&lost));
-    post(&alice, "c", 50).await;
+    alice.post_many(TEAM, "c", 50).await;
     missed_by(&supervisor, "away", 200).await;
     assert_eq!(logged(&lost).len(), 1, "one episode: {:?}", logged(&lost));
     missed_by(&supervisor, "reads", 0).await;
 
     let got = away.receive(1_000).await;
     assert_eq!((got[0].as_str(), got[999].as_str()), ("a200", "c49"));
-    post(&alice, "d", 1).await;
+    alice.post_many(TEAM, "d", 1).await;
     god.wait_until_settled(FANOUT).await;
     god.wait_until_settled(READER).await;
     missed_by(&supervisor, "away", 200).await;
@@ -70,11 +64,11 @@ async fn the_cap_counts_a_burst_before_the_first_look() {
     let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
     let away = mesh.peer("away", &["team.>"], &[]).await;
     away.join(TEAM).await;
-    post(&alice, "a", 990).await;
+    alice.post_many(TEAM, "a", 990).await;
     god.wait_until_settled(READER).await;
     lane.stop();
     lane.ended().await.expect("a clean end");
-    post(&alice, "b", 40).await;
+    alice.post_many(TEAM, "b", 40).await;
     let _next = mesh.lane().await;
     missed_by(&Supervisor::of(&mesh).await, "away", 30).await;
 }
@@ -91,7 +85,7 @@ async fn the_cap_counts_waiting_and_parked_entries_that_it_takes() {
     away.join(TEAM).await;
     let kv = god.kv(cotal_wire::names::Bucket::Acl);
     kv.delete(&away.lifecycle.dotted(), None).await.expect("a deleted row");
-    post(&alice, "a", 1_150).await;
+    alice.post_many(TEAM, "a", 1_150).await;
     missed_by(&supervisor, "away", 150).await;
     let status = supervisor.status().await;
     assert_eq!((status.waiting, status.parked), (0, 1_000), "the first 100 waited, 50 were parked");

@@ -80,23 +80,18 @@ async fn crd_1_the_daemon_runs_on_a_scoped_credential_and_on_no_other() {
         assert!(!reach.contains(['*', '>']) && !subject.starts_with("$SYS"), "{subject}");
     }
     let expires = claims.expires_at.expect("a lifetime");
-    assert!(expires - cotal_manager_clock() <= 24 * 3_600, "outlives its renewals");
+    assert!(expires - cotal_manager::clock::unix_seconds() <= 24 * 3_600, "outlives its renewals");
 
     let agent = mesh.add_agent("bob", &["team.>"], &["team.>"], None).await;
     store.put(&own, &Secret::new(agent)).expect("stored");
-    let ended = mesh_lane(&mesh).await.expect_err("an agent's credential is no daemon's");
+    let ended = ended(&mesh).await.expect_err("an agent's credential is no daemon's");
     assert!(!matches!(ended, LaneError::Defect(_)), "{ended}");
     let god = God::of(&mesh).await;
     assert!(god.kv(Bucket::Delivery).get(LEASE_KEY).await.expect("the bucket").is_none());
 }
 
-async fn mesh_lane(mesh: &Mesh) -> Result<(), LaneError> {
+async fn ended(mesh: &Mesh) -> Result<(), LaneError> {
     Lane::start(mesh.lane_options()).ended().await
-}
-
-fn cotal_manager_clock() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    i64::try_from(now.expect("a clock").as_secs()).expect("a clock")
 }
 
 #[tokio::test(flavor = "multi_thread")]

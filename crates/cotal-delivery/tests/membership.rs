@@ -129,14 +129,21 @@ async fn mem_2_a_post_that_races_a_join_or_a_leave_is_ordered_by_sequence() {
         }
         seqs
     };
+    let newest = async || god.connection.last_seq("CHAT_main").await.expect("CHAT");
     let joining = async {
         let mut intervals = Vec::new();
         for _ in 0..6 {
+            let from = newest().await;
             let joined = bob.join(TEAM).await;
             assert!(joined.durable, "{joined:?}");
+            let (joined_by, leaving) = (newest().await, newest().await);
             bob.leave(TEAM, joined.generation).await;
+            let left_by = newest().await;
             let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
-            intervals.push((row.join_cursor, row.leave_cursor.expect("a closed row")));
+            let leave = row.leave_cursor.expect("a closed row");
+            assert!((from..=joined_by).contains(&row.join_cursor), "{row:?}");
+            assert!((leaving..=left_by).contains(&leave), "{row:?}");
+            intervals.push((row.join_cursor, leave));
         }
         intervals
     };
@@ -229,9 +236,7 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
     let lane = mesh.lane().await;
     alice.post(TEAM, "before", &[]).await;
-    for n in 0..450 {
-        alice.post(TEAM, &format!("m{n}"), &[]).await;
-    }
+    alice.post_many(TEAM, "m", 450).await;
     bob.post(TEAM, "own", &[]).await;
     alice.post("team.other", "elsewhere", &[]).await;
     god.wait_until_settled(FANOUT).await;
@@ -252,9 +257,7 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
 async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let (mesh, _lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    for n in 0..1_010 {
-        alice.post(TEAM, &format!("m{n}"), &[]).await;
-    }
+    alice.post_many(TEAM, "m", 1_010).await;
     god.put_member(&half_joined(&bob, 5)).await;
     let joined = bob.join(TEAM).await;
     assert!(!joined.durable);
@@ -272,9 +275,7 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
 async fn mem_7_a_full_but_whole_window_is_durable() {
     let (mesh, _lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    for n in 0..1_000 {
-        alice.post(TEAM, &format!("m{n}"), &[]).await;
-    }
+    alice.post_many(TEAM, "m", 1_000).await;
     god.put_member(&half_joined(&bob, 1)).await;
     let joined = bob.join(TEAM).await;
     assert!(joined.durable, "{joined:?}");

@@ -102,9 +102,7 @@ async fn rdr_8_entries_without_an_acl_row_wait_or_park_and_hold_up_nobody() {
     let [bob, carol] = members(&mesh, ["bob", "carol"]).await;
     let acl = god.acl(&bob.lifecycle).await;
     delete_acl(&god, &bob.lifecycle).await;
-    for n in 0..130 {
-        alice.post(TEAM, &format!("m{n}"), &[]).await;
-    }
+    alice.post_many(TEAM, "m", 130).await;
     assert_eq!(carol.receive(130).await.len(), 130);
     let status = status_when(&supervisor, "100 wait and 30 are parked", |status| {
         (status.waiting, status.parked) == (100, 30)

@@ -68,6 +68,27 @@ impl Peer {
             .expect("a stored post")
     }
 
+    /// Posts `<prefix>0`, `<prefix>1`, … without waiting for each: one connection keeps their order,
+    /// so that the last being stored proves them all.
+    ///
+    /// # Panics
+    /// When the broker does not store the last.
+    pub async fn post_many(&self, channel: &str, prefix: &str, count: usize) -> Option<PubAck> {
+        let mut last = None;
+        for n in 0..count {
+            let id = format!("{prefix}{n}");
+            if n + 1 == count {
+                last = Some(self.post(channel, &id, &[]).await);
+            } else {
+                let to = Channel::parse(channel).expect("a channel");
+                let body = self.body(channel, &id, &id, &[]).to_string();
+                let subject = self.space.chat(self.principal(), &to);
+                self.connection.publish(subject, None, body.into()).await.expect("a sent post");
+            }
+        }
+        last
+    }
+
     /// Posts any bytes.
     ///
     /// # Errors
