@@ -4,6 +4,7 @@
 //! the shell performs. Invariant: no I/O, no clock, no randomness; `now_ms` and ids are arguments,
 //! so that every decision can be tried with a table and every interleaving with a model.
 
+pub mod anycast;
 pub mod authorize;
 pub mod cadence;
 pub mod directory;
@@ -13,6 +14,7 @@ pub mod lease;
 pub mod membership;
 pub mod overflow;
 pub mod renewal;
+pub mod timers;
 pub mod waiting;
 pub mod watchdog;
 

@@ -4,6 +4,7 @@
 //! consumer, bucket or key is spelled anywhere else. Invariant: no I/O, no clock, no randomness.
 //! The rules come from the project's `docs/wire.md`; each module names its section.
 
+pub mod anycast;
 pub mod channel;
 pub mod control;
 pub mod creds;
@@ -16,6 +17,7 @@ pub mod permissions;
 pub mod profile;
 pub mod rows;
 pub mod streams;
+pub mod timers;
 
 pub use channel::{Channel, ChannelPattern};
 pub use ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};

@@ -1,0 +1,334 @@
+//! The record of a role request: who has it, or that its sender took it back (ANY-1 to ANY-6).
+//!
+//! Purpose: decide every change of a row in the anycast bucket over what was just read of the row,
+//! of the request on TASK and of TASK's creation time. Invariants, tried over every interleaving in
+//! `tests/anycast`: the row's revision is the only arbiter, so of a take and a cancel exactly one
+//! wins; a row of another incarnation of TASK is no row; a change of holder is told to the sender
+//! exactly once in effect, because a notice is recorded before it is sent, marked after, sent again
+//! under the same id when the mark is missing, and no row with a missing mark is replaced.
+
+use cotal_wire::anycast::{Created, NoticeKind, TakeRefusal, notice_id};
+use cotal_wire::rows::{RequestRow, RequestState};
+use cotal_wire::{Principal, Role};
+
+use crate::membership::Expect;
+
+/// How long a record is kept once its request has left the queue, in milliseconds (ANY-6).
+pub const KEEP_MS: i64 = 24 * 3_600 * 1_000;
+
+/// A request that stands on TASK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Whom it asks, as its subject says.
+    pub role: Role,
+    /// Who asks, as its subject proves.
+    pub sender: Principal,
+}
+
+/// A record, with the revision that a change must name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The row.
+    pub row: RequestRow,
+    /// Its revision.
+    pub revision: u64,
+}
+
+/// What was read, from the leaders, for one decision. The creation time is read before and after the
+/// request; when the two differ, everything is read anew, so that no request of one incarnation is
+/// taken for one of another.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The request's sequence.
+    pub seq: u64,
+    /// TASK's creation time, RFC 3339.
+    pub created: &'a str,
+    /// The request, while it stands on TASK.
+    pub request: Option<&'a Request>,
+    /// The record, whatever incarnation it speaks of.
+    pub record: Option<&'a Record>,
+    /// Unix milliseconds.
+    pub now_ms: i64,
+}
+
+impl<'a> Seen<'a> {
+    /// The record, when it speaks of this incarnation of TASK.
+    fn current(&self) -> Option<&'a RequestRow> {
+        let record = self.record?;
+        same(&record.row.stream_created, self.created).then_some(&record.row)
+    }
+
+    /// Whether a record that a write would replace still owes its notice, also one of an earlier
+    /// incarnation.
+    fn owes(&self) -> bool {
+        self.record.is_some_and(|record| owed(&record.row, None).is_some())
+    }
+
+    fn expect(&self) -> Expect {
+        self.record.map_or(Expect::Absent, |record| Expect::Revision(record.revision))
+    }
+
+    fn row(&self, request: &Request, state: RequestState) -> RequestRow {
+        RequestRow {
+            seq: self.seq,
+            stream_created: self.created.to_owned(),
+            role: request.role.clone(),
+            sender: request.sender.clone(),
+            state,
+            holder: None,
+            delivery: None,
+            at: self.now_ms,
+            notified: state == RequestState::Cancelled,
+            gone: 0,
+        }
+    }
+}
+
+fn same(one: &str, other: &str) -> bool {
+    Created::parse(one).is_some_and(|created| Created::parse(other) == Some(created))
+}
+
+/// A compare-and-set of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordWrite {
+    /// The row to write.
+    pub row: RequestRow,
+    /// What it replaces.
+    pub expect: Expect,
+}
+
+/// A message to the sender of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Its message id, on which repeats collapse.
+    pub id: String,
+    /// First holder, or another.
+    pub kind: NoticeKind,
+    /// To whom.
+    pub to: Principal,
+    /// Of which request.
+    pub seq: u64,
+    /// To which role.
+    pub role: Role,
+    /// Who has it.
+    pub holder: Principal,
+}
+
+/// The notice that a row owes its sender, if it does. `before` is the row that it replaced, from the
+/// bucket's history; none is replaced before its own notice is marked, so it is the one just before.
+#[must_use]
+pub fn owed(row: &RequestRow, before: Option<&RequestRow>) -> Option<Notice> {
+    if row.notified || row.state != RequestState::Taken {
+        return None;
+    }
+    let moved = before.is_some_and(|before| {
+        same(&before.stream_created, &row.stream_created)
+            && before.holder.is_some()
+            && before.holder != row.holder
+    });
+    let kind = if moved { NoticeKind::Moved } else { NoticeKind::Taken };
+    Some(Notice {
+        id: notice_id(Created::parse(&row.stream_created)?, row.seq, row.delivery?),
+        kind,
+        to: row.sender.clone(),
+        seq: row.seq,
+        role: row.role.clone(),
+        holder: row.holder.clone()?,
+    })
+}
+
+/// The mark that a notice is confirmed.
+#[must_use]
+pub fn marked(record: &Record) -> RecordWrite {
+    let row = RequestRow { notified: true, ..record.row.clone() };
+    RecordWrite { row, expect: Expect::Revision(record.revision) }
+}
+
+/// Who asks for a take, and of what.
+#[derive(Debug, Clone, Copy)]
+pub struct Take<'a> {
+    /// The authenticated caller.
+    pub holder: &'a Principal,
+    /// The caller's role, where it is known.
+    pub role: Option<&'a Role>,
+    /// TASK's creation time as the holder saw it, RFC 3339.
+    pub created: &'a str,
+    /// Which delivery it has, from 1.
+    pub delivery: u64,
+}
+
+/// What a take does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakeStep {
+    /// Write the row; then send the notice that it owes, mark it, and answer. A conflict means:
+    /// start over.
+    Write(RecordWrite),
+    /// Send what the standing row owes and mark it, then start over.
+    Settle,
+    /// It is recorded already; answer as the first time.
+    Taken,
+    /// Refuse.
+    Refused(TakeRefusal),
+}
+
+/// Decides a take.
+#[must_use]
+pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
+    if !same(take.created, seen.created) {
+        return TakeStep::Refused(TakeRefusal::Recreated);
+    }
+    let current = seen.current();
+    if current.is_some_and(|row| row.state == RequestState::Cancelled) {
+        return TakeStep::Refused(TakeRefusal::Cancelled);
+    }
+    let Some(request) = seen.request.filter(|_| take.delivery > 0) else {
+        return TakeStep::Refused(TakeRefusal::Gone);
+    };
+    if take.role.is_some_and(|role| *role != request.role) || !request.sender.has_real_owner() {
+        return TakeStep::Refused(TakeRefusal::NotYours);
+    }
+    let by_me = |row: &RequestRow| row.holder.as_ref() == Some(take.holder);
+    if let Some(row) = current {
+        let newest = row.delivery.unwrap_or_default();
+        if take.delivery == newest && by_me(row) {
+            return TakeStep::Taken;
+        }
+        if take.delivery <= newest {
+            return TakeStep::Refused(TakeRefusal::Held);
+        }
+    }
+    if seen.owes() {
+        return TakeStep::Settle;
+    }
+    // Redelivered to the holder that has it: only the delivery changes, and nobody is told.
+    let notified = current.is_some_and(by_me);
+    let row = RequestRow {
+        holder: Some(take.holder.clone()),
+        delivery: Some(take.delivery),
+        notified,
+        ..seen.row(request, RequestState::Taken)
+    };
+    TakeStep::Write(RecordWrite { row, expect: seen.expect() })
+}
+
+/// Who asks about a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    /// The authenticated caller.
+    pub principal: &'a Principal,
+    /// The last sequence on TASK before its lifecycle: what is older is a predecessor's.
+    pub frontier: u64,
+}
+
+impl Caller<'_> {
+    fn owns(&self, seq: u64, sender: &Principal) -> bool {
+        seq > self.frontier && sender == self.principal
+    }
+}
+
+/// What a cancel does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CancelStep {
+    /// Write the cancelled row, then start over. A conflict means the same.
+    Write(RecordWrite),
+    /// Send what the standing row owes and mark it, then start over.
+    Settle,
+    /// Read TASK's creation time once more; unchanged, delete the request, then answer.
+    Delete,
+    /// It is cancelled and gone: answer.
+    Cancelled,
+    /// A holder has it.
+    Conflict {
+        /// Who.
+        holder: Principal,
+    },
+    /// Nothing of the caller's: the answer of a request that never existed.
+    Unknown,
+}
+
+/// Decides a cancel.
+#[must_use]
+pub fn cancel(seen: Seen<'_>, caller: Caller<'_>) -> CancelStep {
+    match (seen.current(), seen.request) {
+        (Some(row), _) if !caller.owns(seen.seq, &row.sender) => CancelStep::Unknown,
+        (Some(row), request) => match (&row.holder, row.state) {
+            (_, RequestState::Cancelled) if request.is_some() => CancelStep::Delete,
+            (_, RequestState::Cancelled) => CancelStep::Cancelled,
+            (Some(holder), RequestState::Taken) => CancelStep::Conflict { holder: holder.clone() },
+            (None, RequestState::Taken) => CancelStep::Unknown,
+        },
+        (None, Some(request)) if caller.owns(seen.seq, &request.sender) => {
+            if seen.owes() {
+                return CancelStep::Settle;
+            }
+            let row = seen.row(request, RequestState::Cancelled);
+            CancelStep::Write(RecordWrite { row, expect: seen.expect() })
+        }
+        (None, _) => CancelStep::Unknown,
+    }
+}
+
+/// Where a request of the caller stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status<'a> {
+    /// As the record says.
+    Recorded(&'a RequestRow),
+    /// Nobody has it yet.
+    Queued,
+    /// Nothing of the caller's.
+    Unknown,
+}
+
+/// Answers a status question.
+#[must_use]
+pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
+    match (seen.current(), seen.request) {
+        (Some(row), _) if caller.owns(seen.seq, &row.sender) => Status::Recorded(row),
+        (None, Some(request)) if caller.owns(seen.seq, &request.sender) => Status::Queued,
+        _ => Status::Unknown,
+    }
+}
+
+/// What the sweep does with one record; repeated until there is nothing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SweepStep {
+    /// Send what the row owes, then mark it.
+    Notify,
+    /// A crash came between a cancelled row and the removal: read TASK's creation time once more;
+    /// unchanged, delete the request.
+    Delete,
+    /// Write the row, which notes that the request has left the queue.
+    Write(RecordWrite),
+    /// Remove the row, by its revision.
+    Remove {
+        /// The revision.
+        revision: u64,
+    },
+    /// Nothing.
+    Keep,
+}
+
+/// Decides for one record (ANY-6). A record of an earlier incarnation has left the queue with it.
+#[must_use]
+pub fn sweep(record: &Record, seen: Seen<'_>) -> SweepStep {
+    let row = &record.row;
+    let stands = seen.request.is_some() && same(&row.stream_created, seen.created);
+    if owed(row, None).is_some() {
+        return SweepStep::Notify;
+    }
+    match (stands, row.state) {
+        (true, RequestState::Cancelled) => SweepStep::Delete,
+        (false, _) if row.gone == 0 => {
+            let row = RequestRow { gone: seen.now_ms.max(1), ..row.clone() };
+            let expect = Expect::Revision(record.revision);
+            SweepStep::Write(RecordWrite { row, expect })
+        }
+        (false, _) if seen.now_ms.saturating_sub(row.gone) >= KEEP_MS => {
+            SweepStep::Remove { revision: record.revision }
+        }
+        (true, RequestState::Taken) | (false, _) => SweepStep::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests;
