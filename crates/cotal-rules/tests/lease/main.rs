@@ -124,17 +124,17 @@ fn lse_1_three_daemons_without_faults() {
 
 #[test]
 fn lse_6_two_daemons_and_any_fault() {
-    explore(2, 3, ALL, 50);
+    explore(2, 2, ALL, 50);
 }
 
 #[test]
 fn lse_6_a_paused_holder_that_wakes_up_does_nothing_wrong() {
-    explore(2, 5, Faults { left: 1, pause: true, ..NONE }, 50);
+    explore(2, 4, Faults { left: 1, pause: true, ..NONE }, 50);
 }
 
 #[test]
 fn lse_9_two_daemons_and_two_lost_answers_or_pauses() {
-    explore(2, 2, Faults { left: 2, pause: true, lose: true, ..NONE }, 100);
+    explore(2, 1, Faults { left: 2, pause: true, lose: true, ..NONE }, 100);
 }
 
 /// Millions of states: `cargo test --release -p cotal-rules --test lease -- --ignored`.
