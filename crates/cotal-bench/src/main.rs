@@ -20,10 +20,11 @@ mod report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use cotal_broker::{BrokerBinary, LocateOptions, cache_dir, locate};
 use mimalloc::MiMalloc;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::report::Report;
 
@@ -71,6 +72,12 @@ struct RunArgs {
     /// Fewer and shorter rounds.
     #[arg(long)]
     quick: bool,
+    /// Only these numbers of members, in the case `fanout`.
+    #[arg(long, value_name = "N")]
+    members: Vec<usize>,
+    /// Tell how far INBOX and DLV have come every few milliseconds.
+    #[arg(long)]
+    trace: bool,
     /// Rounds of each case.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=100))]
     rounds: Option<u16>,
@@ -102,6 +109,8 @@ struct Setup {
     daemon: PathBuf,
     rounds: usize,
     quick: bool,
+    members: Vec<usize>,
+    trace: bool,
 }
 
 fn main() -> ExitCode {
@@ -115,7 +124,15 @@ fn measure() -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match Cli::parse().command {
-        Command::Run(args) => runtime.block_on(run(args)),
+        Command::Run(args) => runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            // Whatever ends the measurement drops it, and with it every process that it started.
+            tokio::select! {
+                done = run(args) => done,
+                _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+                _ = terminate.recv() => bail!("terminated"),
+            }
+        }),
         Command::Deliver { space, root, server } => {
             runtime.block_on(Box::pin(lane::run(&space, &root, &server)))?;
             Ok(ExitCode::SUCCESS)
@@ -139,6 +156,8 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         },
         rounds: args.rounds.map_or(if args.quick { 3 } else { 5 }, usize::from),
         quick: args.quick,
+        members: args.members,
+        trace: args.trace,
     };
     let wanted = |name| args.case.is_empty() || args.case.contains(&name);
     let mut report = Report::new();

@@ -108,7 +108,7 @@ impl Mesh {
             CredsSource::new(cotal_nats::Creds::parse(&all_rights(&authority)?)?),
         );
         let connection = Connection::connect(options).await?;
-        Ok(Ground { space, authority, connection, url: self.url().to_owned() })
+        Ok(Ground { space, authority, connection, trace: false, url: self.url().to_owned() })
     }
 }
 
@@ -138,6 +138,8 @@ fn all_rights(authority: &Authority) -> anyhow::Result<String> {
 pub(crate) struct Ground {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
+    /// Tell how far the stores have come, look by look.
+    pub(crate) trace: bool,
     authority: Authority,
     url: String,
 }
@@ -237,12 +239,17 @@ impl Ground {
     }
 
     /// Waits until DLV has reached `last`; says when the broker stored that message, in Unix
-    /// nanoseconds, so that looking costs no precision.
+    /// nanoseconds, so that looking costs no precision. With `trace` set it tells what it sees.
     pub(crate) async fn reaches(&self, last: u64) -> anyhow::Result<u128> {
         let stream = self.space.dlv_stream();
-        let deadline = Instant::now() + PATIENCE;
+        let begin = Instant::now();
         loop {
             let now = self.delivered().await?;
+            if self.trace {
+                let inbox = self.connection.last_seq(&self.space.inbox_stream()).await?;
+                let at = begin.elapsed().as_millis();
+                eprintln!("    {at:>5} ms: INBOX {inbox}, DLV {now}, {} to come", last - now);
+            }
             if now > last {
                 bail!("{stream} holds {} copies more than there should be", now - last);
             }
@@ -252,7 +259,7 @@ impl Ground {
                 let message = message.context("the last copy is gone")?;
                 return Ok(u128::try_from(message.time.unix_timestamp_nanos())?);
             }
-            if Instant::now() > deadline {
+            if begin.elapsed() > PATIENCE {
                 bail!("{stream} stands at {now} and never reached {last}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

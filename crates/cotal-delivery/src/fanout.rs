@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use cotal_nats::{
-    BatchError, Bytes, Connection, Delivery, NatsError, Outgoing, PullError, Ticket, Writer,
+    BatchError, Bytes, Connection, Delivery, Gather, NatsError, Outgoing, PullError, Ticket, Writer,
 };
 use cotal_rules::fanout::{Copy, Plan, Post};
 use cotal_wire::envelope::{self, PostHead};
@@ -29,6 +29,8 @@ use crate::view::{Feed, View};
 
 /// Most posts taken at once.
 const BATCH: usize = 256;
+/// While posts are under way, as many are not kept waiting for more: each batch costs a round trip.
+const GATHER: Gather = Gather { enough: 64, within: Duration::from_millis(2) };
 /// Copies wanted in one batch, so that a batch is settled well inside the ack wait of 60 s.
 const COPIES_PER_BATCH: usize = 65_536;
 /// Posts between two marks. A member gets at most one copy of a post, so twice this many copies can
@@ -86,6 +88,7 @@ impl Fanout {
         let mut window = Window { posts: WINDOW, mark: self.backlog };
         let mut want = BATCH;
         'serving: loop {
+            let gather = if under_way.is_empty() { Gather::default() } else { GATHER };
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -93,7 +96,7 @@ impl Fanout {
                     self.settle(routed).await;
                     continue;
                 }
-                batch = self.intake.next(&mut self.gate, want, || {
+                batch = self.intake.next(&mut self.gate, want, gather, || {
                     resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
                 }), if under_way.len() < BATCH => batch?,
             };

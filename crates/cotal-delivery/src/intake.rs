@@ -1,7 +1,7 @@
 //! Taking messages from a durable consumer, also when somebody deletes it under the daemon.
 
 use cotal_nats::js::ConsumerAction;
-use cotal_nats::{Connection, Delivery, NatsError, PullConsumer, PullError, PullOptions};
+use cotal_nats::{Connection, Delivery, Gather, NatsError, PullConsumer, PullError, PullOptions};
 use cotal_wire::Space;
 use cotal_wire::streams::ConsumerConfig;
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Intake {
         })
     }
 
-    /// The next messages, once the lane may serve. A vanished consumer is made again as `resume`
-    /// says, loudly. Cancel-safe.
+    /// The next messages, once the lane may serve; `gather` says whether more than one are waited for.
+    /// A vanished consumer is made again as `resume` says, loudly. Cancel-safe.
     ///
     /// # Errors
     /// When the credential does not allow the pull any more.
@@ -58,6 +58,7 @@ impl Intake {
         &mut self,
         gate: &mut Gate,
         max: usize,
+        gather: Gather,
         resume: impl Fn() -> ConsumerConfig,
     ) -> Result<Vec<Delivery>, PullError> {
         loop {
@@ -67,7 +68,7 @@ impl Intake {
             {
                 continue;
             }
-            match self.pull.next_batch(max, LOOK).await {
+            match self.pull.gather(max, LOOK, gather).await {
                 Ok(batch) => return Ok(batch),
                 Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
                     error!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cotal_nats::{BatchError, Delivery, NatsError, Outgoing, PullError, Ticket, Writer};
+use cotal_nats::{BatchError, Delivery, Gather, NatsError, Outgoing, PullError, Ticket, Writer};
 use cotal_rules::authorize::{self, DenyReason, Verdict};
 use cotal_rules::directory::Directory;
 use cotal_rules::waiting::{Wait, Waiting};
@@ -40,6 +40,8 @@ use crate::view::{Feed, View};
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
+/// While batches are under way, a batch this large does not wait for more: each costs a round trip.
+const GATHER: Gather = Gather { enough: 256, within: Duration::from_millis(5) };
 /// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
 const BATCHES: usize = 4;
 /// Records of entries that leave the reader, under way at once.
@@ -125,6 +127,7 @@ impl Reader {
         let mut under_way = FuturesOrdered::new();
         let mut look = tokio::time::interval(evicted::LOOK_EVERY);
         loop {
+            let gather = if under_way.is_empty() { Gather::default() } else { GATHER };
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -148,7 +151,7 @@ impl Reader {
                     self.forget_evicted(found);
                     continue;
                 }
-                batch = self.intake.next(&mut self.gate, BATCH, || {
+                batch = self.intake.next(&mut self.gate, BATCH, gather, || {
                     let settled = self.floor.max(self.progress.borrow().taken);
                     resume_at(&self.space, &self.returned, settled)
                 }), if under_way.len() < BATCHES => batch?,

@@ -187,12 +187,14 @@ impl View {
         Ok(())
     }
 
-    /// A changed ACL may take back what was handed off. What the first scan brings is no change.
+    /// A changed ACL may take back what was handed off. What the first scan brings is no change, and
+    /// neither is a row as it was provisioned: nothing was released before it.
     async fn tell_change(&self, feed: Feed, key: &str) {
         if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
             return;
         }
-        if let Ok(member) = Lifecycle::parse(key) {
+        let Ok(member) = Lifecycle::parse(key) else { return };
+        if self.directory().is_changed_acl(&member) {
             // The recall ends with the lane; then there is nobody to tell.
             let _ = self.changes.send(member).await;
         }

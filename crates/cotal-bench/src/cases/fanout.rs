@@ -20,11 +20,14 @@ const PRODUCT: &str = "product";
 pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
     let mesh = Mesh::start(&setup.broker, &[LIMIT, PRODUCT]).await?;
     let daemon = Daemon::start(&setup.daemon, &mesh, PRODUCT).await?;
-    let (limit, product) = (mesh.ground(LIMIT).await?, mesh.ground(PRODUCT).await?);
+    let (mut limit, mut product) = (mesh.ground(LIMIT).await?, mesh.ground(PRODUCT).await?);
+    (limit.trace, product.trace) = (setup.trace, setup.trace);
     let mut pair = (limit.raw()?, limit.raw()?);
     let mut poster = product.raw()?;
     let mut round = 0;
-    for (members, posts) in SIZES {
+    let wanted =
+        |size: &(usize, usize)| setup.members.is_empty() || setup.members.contains(&size.0);
+    for (members, posts) in SIZES.into_iter().filter(wanted) {
         let (mut limits, mut products) = (Vec::new(), Vec::new());
         // The first round warms both up and is not counted.
         for counted in 0..=setup.rounds {

@@ -42,6 +42,15 @@ impl Default for PullOptions {
     }
 }
 
+/// When a batch is large enough not to wait for more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gather {
+    /// With as many messages no more are waited for.
+    pub enough: usize,
+    /// How long more are waited for.
+    pub within: Duration,
+}
+
 /// Why a pull brought nothing. After [`PullError::is_fatal`] the consumer must be opened anew.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PullError {
@@ -109,6 +118,8 @@ pub struct PullConsumer {
     requests: PullRequests,
     /// Taken and not yet handed out, so that a cancelled call loses nothing.
     taken: Vec<Delivery>,
+    /// Until when more is waited for, once something is taken.
+    gather_until: Option<Instant>,
 }
 
 impl PullConsumer {
@@ -120,7 +131,7 @@ impl PullConsumer {
         options: PullOptions,
     ) -> Result<Self, PullError> {
         let requests = PullRequests::open(connection, stream, consumer, options).await?;
-        Ok(Self { connection: connection.clone(), requests, taken: Vec::new() })
+        Ok(Self { connection: connection.clone(), requests, taken: Vec::new(), gather_until: None })
     }
 
     /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty
@@ -131,34 +142,69 @@ impl PullConsumer {
         max: usize,
         wait: Duration,
     ) -> Result<Vec<Delivery>, PullError> {
-        let deadline = Instant::now() + wait;
+        self.gather(max, wait, Gather::default()).await
+    }
+
+    /// The same, but once there is one message it waits for more as `gather` says: a caller that is
+    /// busy anyway gets fewer and larger batches. Cancel-safe likewise; the time of a cancelled call
+    /// counts.
+    pub async fn gather(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        gather: Gather,
+    ) -> Result<Vec<Delivery>, PullError> {
         if self.taken.is_empty() {
+            let deadline = Instant::now() + wait;
             let Some(first) = self.requests.next_message(deadline).await? else {
                 return Ok(Vec::new());
             };
-            let first = self.own(first)?;
-            self.taken.push(first);
+            self.take(first)?;
+            self.gather_until = Some(Instant::now() + gather.within);
         }
-        while self.taken.len() < max {
-            match self.requests.inbox.next().now_or_never() {
-                Some(Some(message)) => match self.requests.classify(message) {
-                    Incoming::Message(message) => {
-                        let delivery = self.own(message)?;
-                        self.taken.push(delivery);
-                    }
-                    Incoming::Status => {}
-                    Incoming::Error(error) => {
-                        self.requests.postpone(error);
-                        break;
-                    }
-                },
-                _ => break,
+        loop {
+            self.take_what_is_at_hand(max)?;
+            let until = self.gather_until.unwrap_or_else(Instant::now);
+            if self.taken.len() >= gather.enough.min(max) || until <= Instant::now() {
+                break;
+            }
+            match self.requests.next_message(until).await {
+                Ok(Some(message)) => self.take(message)?,
+                Ok(None) => break,
+                Err(error) => {
+                    self.requests.postpone(error);
+                    break;
+                }
             }
         }
         if let Err(error) = self.requests.refill().await {
             self.requests.postpone(error.into());
         }
+        self.gather_until = None;
         Ok(std::mem::take(&mut self.taken))
+    }
+
+    fn take_what_is_at_hand(&mut self, max: usize) -> Result<(), PullError> {
+        while self.taken.len() < max {
+            let Some(Some(message)) = self.requests.inbox.next().now_or_never() else {
+                return Ok(());
+            };
+            match self.requests.classify(message) {
+                Incoming::Message(message) => self.take(message)?,
+                Incoming::Status => {}
+                Incoming::Error(error) => {
+                    self.requests.postpone(error);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: async_nats::Message) -> Result<(), PullError> {
+        let delivery = self.own(message)?;
+        self.taken.push(delivery);
+        Ok(())
     }
 
     /// The name this consumer is bound by.

@@ -19,7 +19,7 @@ use crate::js::{PubAck, parse_reply};
 use crate::request::is_publish;
 
 /// A burst at least this long pays for a fast batch's own start and end.
-const FAST_MIN: usize = 64;
+const FAST_MIN: usize = 32;
 /// A fast batch ends here at the latest, so that the broker's state for it stays small.
 const FAST_MAX: u64 = 50_000;
 /// How often timeouts are looked for.
@@ -187,11 +187,14 @@ impl Actor {
             return Ok(());
         }
         let now = Instant::now();
-        while !self.queue.is_empty() {
+        let mut in_flight = self.in_flight();
+        // A few messages are worth little alone: they wait for what is in flight, and go together with
+        // whatever joins them meanwhile.
+        if in_flight > 0 && self.is_trickle() {
+            return Ok(());
+        }
+        while !self.queue.is_empty() && in_flight < self.options.max_in_flight {
             let fast = self.use_fast();
-            if self.in_flight() >= self.options.max_in_flight {
-                return Ok(());
-            }
             let Some(mut entry) = self.queue.pop_front() else {
                 return Ok(());
             };
@@ -212,8 +215,16 @@ impl Actor {
                 continue;
             }
             self.on_wire(entry, fast);
+            in_flight += 1;
         }
         Ok(())
+    }
+
+    /// Whether what is queued neither goes on with a fast batch nor is worth one.
+    fn is_trickle(&self) -> bool {
+        self.options.engine == Engine::FastIngest
+            && self.queue.len() < FAST_MIN
+            && self.fast.back().is_none_or(|batch| batch.committed)
     }
 
     fn is_held(&mut self) -> bool {

@@ -17,6 +17,17 @@ enum Held {
     Row(Box<(AclRow, u64)>),
 }
 
+impl Held {
+    /// Whether it is another row than the one that was provisioned, a tombstone included.
+    fn is_changed(&self) -> bool {
+        match self {
+            Self::Retired { .. } => true,
+            Self::Row(row) => row.0.revision > 1,
+            Self::Absent => false,
+        }
+    }
+}
+
 /// ACL rows by interned member.
 #[derive(Debug, Default)]
 pub(super) struct Acls {
@@ -103,11 +114,12 @@ impl Acls {
 
     /// Members whose row was changed since it was provisioned, tombstones included.
     pub(super) fn changed(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.held).filter_map(|(member, held)| match held {
-            Held::Retired { .. } => Some(member),
-            Held::Row(row) if row.0.revision > 1 => Some(member),
-            Held::Row(_) | Held::Absent => None,
-        })
+        (0..).zip(&self.held).filter(|(_, held)| held.is_changed()).map(|(member, _)| member)
+    }
+
+    /// Whether the member's row was changed since it was provisioned.
+    pub(super) fn is_changed(&self, member: u32) -> bool {
+        self.held.get(member as usize).is_some_and(Held::is_changed)
     }
 
     pub(super) fn len(&self) -> usize {

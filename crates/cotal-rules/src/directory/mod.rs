@@ -214,6 +214,12 @@ impl Directory {
         self.acls.changed().map(|member| self.lifecycles.key(member).clone()).collect()
     }
 
+    /// Whether this lifecycle is one of [`Directory::changed_acls`].
+    #[must_use]
+    pub fn is_changed_acl(&self, member: &Lifecycle) -> bool {
+        self.lifecycles.get(member).is_some_and(|member| self.acls.is_changed(member))
+    }
+
     /// The lifecycle of `principal` that has a live ACL row.
     #[must_use]
     pub fn live_lifecycle(&self, principal: &Principal) -> Resolved<Lifecycle> {
