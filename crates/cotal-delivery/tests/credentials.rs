@@ -44,6 +44,13 @@ async fn crd_1_a_missing_malformed_or_foreign_credential_is_refused_before_any_d
 
     put(text(&store, "other", SecretKind::Delivery));
     assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
+    // A whole set of another space's credentials fits together and is foreign all the same.
+    for kind in [SecretKind::MembershipObserver, SecretKind::ConnectionEvictor] {
+        let foreign = Secret::new(text(&store, "other", kind.clone()));
+        store.put(&key("main", kind), &foreign).expect("stored");
+    }
+    let why = refused(&mesh).await;
+    assert!(why.to_string().contains("it is for space other"), "{why}");
     put("nonsense".into());
     assert!(matches!(refused(&mesh).await, CredentialError::Malformed { .. }));
     put(Creds::render(&jwt_of_other, &seed));

@@ -95,6 +95,8 @@ async fn fan_2_a_mention_on_a_live_channel_reaches_a_peer_who_may_read_it() {
     assert_eq!(copy.msg_id(), Some(key.as_str()));
     assert_eq!(copy.header("Cotal-Seq"), Some(ack.seq.to_string().as_str()));
     copy.ack_confirmed().await.expect("an ack");
+    let god = God::of(&mesh).await;
+    assert!(god.entries(&eve.lifecycle).await.is_empty(), "not even routed");
     for peer in [bob, eve, alice] {
         peer.receives_nothing().await;
     }
