@@ -14,8 +14,8 @@ use cotal_wire::rows::DeliveryClass;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
-use std::collections::BTreeSet;
+use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::counters::{Counters, add};
 use crate::gate::Gate;
 use crate::intake::Intake;
 use crate::reader::ReaderProgress;
+use crate::room::Room;
 use crate::view::{Feed, View};
 
 /// Most posts taken at once.
@@ -33,11 +34,12 @@ const BATCH: usize = 256;
 const GATHER: Gather = Gather { enough: 64, within: Duration::from_millis(2) };
 /// Copies wanted in one batch, so that a batch is settled well inside the ack wait of 60 s.
 const COPIES_PER_BATCH: usize = 65_536;
-/// Posts between two marks. A member gets at most one copy of a post, so twice this many copies can
-/// stand unread before it in INBOX: below the store's cap of 1,000 even with a catch-up beside it.
-const WINDOW: usize = 300;
+/// Batches whose freshness is being proven at once, so that nobody waits for a round trip.
+const CHECKS: usize = 4;
 /// How often the broker is told that a post is still being worked on.
 const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+/// Between two attempts to read how far INBOX has come.
+const MARK_AGAIN: Duration = Duration::from_millis(200);
 /// When a post comes again after a copy could not be confirmed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -74,50 +76,55 @@ struct Routed {
     outcome: Result<(), BatchError>,
 }
 
-/// The window that keeps unread copies below the store's cap.
-#[derive(Default)]
-struct Window {
-    posts: usize,
-    mark: u64,
-}
-
 impl Fanout {
     /// Routes posts until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
+        let mut checking = FuturesOrdered::new();
+        let mut ready = VecDeque::new();
         let mut under_way = FuturesUnordered::new();
-        let mut window = Window { posts: WINDOW, mark: self.backlog };
+        let mut marks = FuturesUnordered::new();
+        let mut room = Room::new(self.backlog);
         let mut want = BATCH;
-        'serving: loop {
-            let gather = if under_way.is_empty() { Gather::default() } else { GATHER };
-            let batch = tokio::select! {
+        loop {
+            room.reader(&self.reader.borrow_and_update());
+            while let Some(post) = ready.pop_front_if(|_| room.is_free()) {
+                if let Some(routed) = self.route(post).await {
+                    want = batch_size(routed.1);
+                    room.routed();
+                    under_way.push(finish(routed));
+                }
+            }
+            if marks.is_empty()
+                && let Some(posts) = room.ask()
+            {
+                marks.push(mark(self.space.clone(), self.connection.clone(), posts));
+            }
+            let busy = !under_way.is_empty() || !checking.is_empty();
+            let gather = if busy { GATHER } else { Gather::default() };
+            let takes = ready.is_empty() && under_way.len() < BATCH && checking.len() < CHECKS;
+            tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 Some(routed) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(routed).await;
-                    continue;
+                    room.confirmed();
                 }
+                Some((posts, seq)) = marks.next(), if !marks.is_empty() => room.mark(posts, seq),
+                Ok(()) = self.reader.changed(), if !room.is_free() => {}
+                Some((posts, _)) = checking.next(), if !checking.is_empty() => ready.extend(posts),
                 batch = self.intake.next(&mut self.gate, want, gather, || {
                     resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
-                }), if under_way.len() < BATCH => batch?,
-            };
-            let Some(posts) = self.admit(batch, &stop).await else {
-                break;
-            };
-            let mut copies = 0;
-            let mut posts = posts.into_iter();
-            while let Some(post) = posts.next() {
-                if !self.make_room(&mut window, &stop).await {
-                    self.give_back(std::iter::once(post).chain(posts)).await;
-                    break 'serving;
-                }
-                if let Some(routed) = self.route(post).await {
-                    copies += routed.1;
-                    window.posts += usize::from(routed.1 > 0);
-                    under_way.push(finish(routed));
+                }), if takes => {
+                    let posts = self.read_all(batch?).await;
+                    let (view, space) = (Arc::clone(&self.view), self.space.clone());
+                    checking.push_back(check(view, space, posts, stop.clone()));
                 }
             }
-            want = next_size(want, copies);
         }
+        while let Some((posts, _)) = checking.next().await {
+            ready.extend(posts);
+        }
+        self.give_back(ready).await;
         while let Some(routed) = under_way.next().await {
             self.settle(routed).await;
         }
@@ -125,61 +132,19 @@ impl Fanout {
         Ok(())
     }
 
-    async fn give_back(&self, posts: impl Iterator<Item = Routable>) {
+    async fn give_back(&self, posts: VecDeque<Routable>) {
         for post in posts {
             log_failure(&self.space, "return a post", post.delivery.nak(None).await);
         }
     }
 
-    /// Reads a batch and makes sure that the view is as current as its newest post. `None` when
-    /// told to stop.
-    async fn admit(
-        &mut self,
-        batch: Vec<Delivery>,
-        stop: &CancellationToken,
-    ) -> Option<Vec<Routable>> {
+    async fn read_all(&mut self, batch: Vec<Delivery>) -> Vec<Routable> {
         let mut posts = Vec::with_capacity(batch.len());
         for delivery in batch {
             self.open.insert(delivery.stream_seq);
             posts.extend(self.read(delivery).await);
         }
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => {
-                    self.give_back(posts.into_iter()).await;
-                    return None;
-                }
-                fresh = self.fresh(&posts) => match fresh {
-                    Ok(()) => return Some(posts),
-                    Err(error) => {
-                        warn!(space = %self.space, %error, "posts wait: the view is not current");
-                        self.hold(&posts).await;
-                    }
-                },
-            }
-        }
-    }
-
-    /// Presence is asked only when a mention may need it, because it changes all the time.
-    async fn fresh(&self, posts: &[Routable]) -> Result<(), NatsError> {
-        if posts.is_empty() {
-            return Ok(());
-        }
-        self.view.fresh(&[Feed::Channels, Feed::Members, Feed::Acl]).await?;
-        let by_presence = {
-            let directory = self.view.directory();
-            posts.iter().any(|post| {
-                !post.head.mentions.is_empty()
-                    && directory.class(&post.channel) == DeliveryClass::Live
-            })
-        };
-        if by_presence { self.view.fresh(&[Feed::Presence]).await } else { Ok(()) }
-    }
-
-    async fn hold(&self, posts: &[Routable]) {
-        for post in posts {
-            log_failure(&self.space, "extend a post", post.delivery.progress().await);
-        }
+        posts
     }
 
     /// Reads a post, or ends one that can never be routed (FAN-6).
@@ -269,32 +234,56 @@ impl Fanout {
         };
         log_failure(&self.space, "settle a post", answer);
     }
+}
 
-    /// Waits until the reader has taken what the last window put before it.
-    async fn make_room(&mut self, window: &mut Window, stop: &CancellationToken) -> bool {
-        if window.posts < WINDOW {
-            return true;
-        }
-        let inbox = self.space.inbox_stream();
-        loop {
-            let mark = window.mark;
-            tokio::select! {
-                () = stop.cancelled() => return false,
-                reached = self.reader.wait_for(|reader| reader.reached(mark)) => {
-                    if reached.is_err() {
-                        return false;
+/// Waits until the view is as current as the newest of `posts`; `false` when told to stop instead.
+async fn check(
+    view: Arc<View>,
+    space: Space,
+    posts: Vec<Routable>,
+    stop: CancellationToken,
+) -> (Vec<Routable>, bool) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return (posts, false),
+            current = fresh(&view, &posts) => match current {
+                Ok(()) => return (posts, true),
+                Err(error) => {
+                    warn!(%space, %error, "posts wait: the view is not current");
+                    for post in &posts {
+                        log_failure(&space, "extend a post", post.delivery.progress().await);
                     }
                 }
-            }
-            match self.connection.last_seq(&inbox).await {
-                Ok(last) => {
-                    *window = Window { posts: 0, mark: last };
-                    return true;
-                }
-                Err(error) => {
-                    warn!(space = %self.space, %error, "posts wait: INBOX does not answer");
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
+            },
+        }
+    }
+}
+
+/// Presence is asked only when a mention may need it, because it changes all the time.
+async fn fresh(view: &View, posts: &[Routable]) -> Result<(), NatsError> {
+    if posts.is_empty() {
+        return Ok(());
+    }
+    view.fresh(&[Feed::Channels, Feed::Members, Feed::Acl]).await?;
+    let by_presence = {
+        let directory = view.directory();
+        posts.iter().any(|post| {
+            !post.head.mentions.is_empty() && directory.class(&post.channel) == DeliveryClass::Live
+        })
+    };
+    if by_presence { view.fresh(&[Feed::Presence]).await } else { Ok(()) }
+}
+
+/// Reads the last sequence of INBOX, for the `posts` that were confirmed before.
+async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
+    let inbox = space.inbox_stream();
+    loop {
+        match connection.last_seq(&inbox).await {
+            Ok(seq) => return (posts, seq),
+            Err(error) => {
+                warn!(%space, %error, "posts wait: INBOX does not answer");
+                tokio::time::sleep(MARK_AGAIN).await;
             }
         }
     }
@@ -320,9 +309,8 @@ async fn finish((delivery, copies, mut ticket): (Delivery, usize, Ticket)) -> Ro
 }
 
 /// Follows the cost of posts: as many as give about [`COPIES_PER_BATCH`] copies.
-fn next_size(batch: usize, copies: usize) -> usize {
-    let per_post = (copies / batch.max(1)).max(1);
-    (COPIES_PER_BATCH / per_post).clamp(1, BATCH)
+fn batch_size(copies_per_post: usize) -> usize {
+    (COPIES_PER_BATCH / copies_per_post.max(1)).clamp(1, BATCH)
 }
 
 /// Copies of one post for the writer; the entry's bytes are shared by all of one generation.

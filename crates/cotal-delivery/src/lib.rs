@@ -29,6 +29,7 @@ mod registry;
 mod renewal;
 mod retired;
 mod returned;
+mod room;
 mod scan;
 mod view;
 mod watchdog;

@@ -42,8 +42,9 @@ use crate::view::{Feed, View};
 const BATCH: usize = 1_000;
 /// While batches are under way, a batch this large does not wait for more: each costs a round trip.
 const GATHER: Gather = Gather { enough: 256, within: Duration::from_millis(5) };
-/// Batches under way; with [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
-const BATCHES: usize = 4;
+/// Batches being proven fresh or handed off at once, so that nobody waits for a round trip; with
+/// [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
+const BATCHES: usize = 6;
 /// Records of entries that leave the reader, under way at once.
 const BOOKINGS: usize = 64;
 /// Removals for retired lifecycles under way at once.
@@ -62,6 +63,12 @@ impl ReaderProgress {
     /// The state of a reader whose consumer has nothing to give.
     pub(crate) fn idle() -> Self {
         Self { taken: 0, idle: true }
+    }
+
+    /// A reader that has dealt with every entry up to `taken` and may have more to do.
+    #[cfg(test)]
+    pub(crate) fn at(taken: u64) -> Self {
+        Self { taken, idle: false }
     }
 
     /// Whether what stood in INBOX at `mark` has been dealt with.
@@ -113,6 +120,13 @@ pub(crate) struct Read {
     entry: InboxEntry,
 }
 
+/// A batch as it was taken: the last sequence it was taken with, and what was left behind it.
+struct Batch {
+    entries: Vec<Read>,
+    last: u64,
+    pending: u64,
+}
+
 /// A batch whose copies are under way; `entries` and `copies` run in parallel.
 struct HandOff {
     entries: Vec<Read>,
@@ -124,17 +138,29 @@ struct HandOff {
 impl Reader {
     /// Reads entries until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
+        let mut checking = FuturesOrdered::new();
         let mut under_way = FuturesOrdered::new();
         let mut look = tokio::time::interval(evicted::LOOK_EVERY);
         loop {
-            let gather = if under_way.is_empty() { Gather::default() } else { GATHER };
+            let batches = checking.len() + under_way.len();
+            let gather = if batches == 0 { Gather::default() } else { GATHER };
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 Some(done) = under_way.next(), if !under_way.is_empty() => {
-                    self.settle(done, under_way.is_empty()).await;
+                    self.settle(done, batches == 1).await;
                     continue;
                 }
+                Some(checked) = checking.next(), if !checking.is_empty() => match checked {
+                    (batch, true) => {
+                        under_way.extend(self.hand_off(batch).await);
+                        continue;
+                    }
+                    (batch, false) => {
+                        self.give_back(batch).await;
+                        break;
+                    }
+                },
                 Some(Ok(booked)) = self.bookings.join_next(), if !self.bookings.is_empty() => {
                     self.booked(booked).await;
                     continue;
@@ -154,35 +180,47 @@ impl Reader {
                 batch = self.intake.next(&mut self.gate, BATCH, gather, || {
                     let settled = self.floor.max(self.progress.borrow().taken);
                     resume_at(&self.space, &self.returned, settled)
-                }), if under_way.len() < BATCHES => batch?,
+                }), if batches < BATCHES => batch?,
             };
             let Some(last) = batch.last() else { continue };
             let (last, pending) = (last.stream_seq, last.pending);
             self.progress.send_modify(|p| p.idle = false);
-            let entries = self.read_all(batch).await;
-            if !self.wait_fresh(&entries, &stop).await {
-                for read in entries {
-                    log_failure(&self.space, "return an entry", read.delivery.nak(None).await);
-                }
-                break;
-            }
-            let (entries, copies) = self.judge_all(entries).await;
-            match self.writer.submit(copies).await {
-                Ok(ticket) => under_way.push_back(finish(entries, ticket, last, pending)),
-                Err(error) => {
-                    self.all_wait(entries, &error).await;
-                    self.batches.send_modify(|batches| batches.settled += 1);
-                }
-            }
+            let batch = Batch { entries: self.read_all(batch).await, last, pending };
+            let (view, space) = (Arc::clone(&self.view), self.space.clone());
+            checking.push_back(check(view, space, batch, stop.clone()));
+        }
+        while let Some((batch, _)) = checking.next().await {
+            self.give_back(batch).await;
         }
         while let Some(done) = under_way.next().await {
-            self.settle(done, under_way.is_empty()).await;
+            self.settle(done, false).await;
         }
         while let Some(Ok(booked)) = self.bookings.join_next().await {
             self.booked(booked).await;
         }
         self.intake.give_back().await;
         Ok(())
+    }
+
+    /// Judges a batch and hands its copies to the writer. `None` when it is settled already.
+    async fn hand_off(&mut self, batch: Batch) -> Option<impl Future<Output = HandOff> + use<>> {
+        let Batch { entries, last, pending } = batch;
+        let (entries, copies) = self.judge_all(entries).await;
+        match self.writer.submit(copies).await {
+            Ok(ticket) => Some(finish(entries, ticket, last, pending)),
+            Err(error) => {
+                self.all_wait(entries, &error).await;
+                self.batches.send_modify(|batches| batches.settled += 1);
+                None
+            }
+        }
+    }
+
+    /// Returns a batch that was not worked on.
+    async fn give_back(&self, batch: Batch) {
+        for read in batch.entries {
+            log_failure(&self.space, "return an entry", read.delivery.nak(None).await);
+        }
     }
 
     async fn read_all(&self, batch: Vec<Delivery>) -> Vec<Read> {
@@ -212,24 +250,6 @@ impl Reader {
         add(&self.counters.denied, 1);
         log_failure(&self.space, "end an entry", delivery.term().await);
         None
-    }
-
-    async fn wait_fresh(&self, entries: &[Read], stop: &CancellationToken) -> bool {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return false,
-                fresh = self.view.fresh(&[Feed::Members, Feed::Acl]) => match fresh {
-                    Ok(()) => return true,
-                    Err(error) => {
-                        warn!(space = %self.space, %error, "entries wait: the view is not current");
-                        for read in entries {
-                            let extended = read.delivery.progress().await;
-                            log_failure(&self.space, "extend an entry", extended);
-                        }
-                    }
-                },
-            }
-        }
     }
 
     /// Judges a batch; where a rejoin hides an earlier interval, the bucket's history is read and
@@ -474,6 +494,32 @@ impl Reader {
                 let again = delivery.nak(Some(Duration::from_secs(2))).await;
                 log_failure(&self.space, "return an entry", again);
             }
+        }
+    }
+}
+
+/// Waits until the view is as current as the newest entry of a batch; `false` when told to stop
+/// instead.
+async fn check(
+    view: Arc<View>,
+    space: Space,
+    batch: Batch,
+    stop: CancellationToken,
+) -> (Batch, bool) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return (batch, false),
+            fresh = view.fresh(&[Feed::Members, Feed::Acl]) => match fresh {
+                Ok(()) => return (batch, true),
+                Err(error) => {
+                    warn!(%space, %error, "entries wait: the view is not current");
+                    for read in &batch.entries {
+                        let extended = read.delivery.progress().await;
+                        log_failure(&space, "extend an entry", extended);
+                    }
+                }
+            },
         }
     }
 }
