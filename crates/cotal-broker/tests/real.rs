@@ -186,8 +186,9 @@ async fn a_paused_server_can_be_stopped() {
 async fn a_server_that_has_no_time_left_is_killed() {
     let fixture = Fixture::new();
     let options = SpawnOptions { stop_within: Duration::ZERO, ..SpawnOptions::default() };
-    let broker = Broker::spawn(binary(), &fixture.write(), options).await.unwrap();
+    let mut broker = Broker::spawn(binary(), &fixture.write(), options).await.unwrap();
     let url = broker.url().to_owned();
+    broker.pause().unwrap();
     assert!(matches!(broker.stop().await, Ok(Stopped::Killed(_))));
     assert!(probe(&url).await.is_err());
 

@@ -14,7 +14,8 @@ pub struct Identity {
     pub lifecycle: Lifecycle,
     /// The role it holds, if any.
     pub role: Option<Role>,
-    /// The name it gives itself in messages and in its presence.
+    /// The name it gives itself in messages and in its presence: its display name, unless the options
+    /// say another.
     pub name: String,
 }
 
@@ -22,12 +23,11 @@ impl Identity {
     pub(crate) fn of(creds: &Creds, name: Option<String>) -> Result<Self, CredsError> {
         let claims = Claims::parse(creds.jwt())?;
         let lifecycle = claims.lifecycle()?;
-        Ok(Self {
-            space: claims.space()?,
-            name: name.unwrap_or_else(|| lifecycle.principal.actor().to_owned()),
-            role: claims.role(),
-            lifecycle,
-        })
+        let actor = lifecycle.principal.actor();
+        // A credential names the agent as it was provisioned, or its profile.
+        let provisioned = claims.name.eq_ignore_ascii_case(actor).then_some(&claims.name);
+        let name = name.or_else(|| provisioned.cloned()).unwrap_or_else(|| actor.to_owned());
+        Ok(Self { space: claims.space()?, name, role: claims.role(), lifecycle })
     }
 
     /// The sender of what this agent writes.

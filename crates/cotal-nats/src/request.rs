@@ -46,8 +46,16 @@ impl Connection {
     }
 
     pub(crate) async fn send(&self, message: OutboundMessage) -> Result<(), NatsError> {
+        self.check_size(
+            &message.subject,
+            wire_size(message.headers.as_ref(), message.payload.len()),
+        )?;
+        self.send_checked(message).await
+    }
+
+    /// The same for a message whose size was checked before.
+    pub(crate) async fn send_checked(&self, message: OutboundMessage) -> Result<(), NatsError> {
         let subject = message.subject.clone();
-        self.check_size(&subject, wire_size(message.headers.as_ref(), message.payload.len()))?;
         self.client()
             .publish_message(message)
             .await

@@ -20,9 +20,24 @@ pub fn mint_profile(
     issued_at: i64,
     expires_at: Option<i64>,
 ) -> Result<Minted, MintError> {
+    mint_named(account, key, profile, profile.name(), issued_at, expires_at)
+}
+
+/// The same under a name of its own: an agent's display name, which its clients then know.
+///
+/// # Errors
+/// As [`mint_user`].
+pub fn mint_named(
+    account: &SpaceAccount,
+    key: &UserKey,
+    profile: &Profile,
+    name: &str,
+    issued_at: i64,
+    expires_at: Option<i64>,
+) -> Result<Minted, MintError> {
     let conn = key.conn_id()?;
     let spec = UserSpec {
-        name: profile.name(),
+        name,
         key,
         tags: tags(account.space(), profile, &key.principal()?),
         permissions: profile.permissions(account.space(), &conn),

@@ -290,7 +290,8 @@ pub fn dedup_stem(id: &str, sender: &Principal) -> Option<String> {
 /// A copy's `Nats-Msg-Id`: `<id>:<sender>:<owner>.<actor>.<uid>:<generation>`.
 #[must_use]
 pub fn dedup_key(stem: &str, member: &Lifecycle, generation: u64) -> String {
-    format!("{stem}:{}.{}:{generation}", member.principal, member.uid)
+    let (principal, uid) = (member.principal.as_str(), member.uid.as_str());
+    [stem, ":", principal, ".", uid, ":", &generation.to_string()].concat()
 }
 
 /// The `Nats-Msg-Id` of an entry that was put back `n` times after it had been given up: `:r<n>`

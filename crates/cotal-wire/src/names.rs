@@ -84,6 +84,12 @@ impl Space {
         format!("cotal.{self}")
     }
 
+    /// A member's subject of one kind, made once per copy and so without the formatter.
+    fn of_member(&self, kind: &str, member: &Lifecycle) -> String {
+        let (principal, uid) = (member.principal.as_str(), member.uid.as_str());
+        ["cotal.", self.as_str(), ".", kind, ".", principal, ".", uid].concat()
+    }
+
     fn tail<'a>(&self, subject: &'a str, kind: &str) -> Option<&'a str> {
         subject
             .strip_prefix("cotal.")?
@@ -247,7 +253,7 @@ impl Space {
     /// A member's mixed inbox.
     #[must_use]
     pub fn dinbox(&self, member: &Lifecycle) -> String {
-        format!("cotal.{self}.dinbox.{}.{}", member.principal, member.uid)
+        self.of_member("dinbox", member)
     }
 
     /// Every mixed inbox.
@@ -265,7 +271,7 @@ impl Space {
     /// A member's authorized deliveries.
     #[must_use]
     pub fn dlv(&self, member: &Lifecycle) -> String {
-        format!("cotal.{self}.dlv.{}.{}", member.principal, member.uid)
+        self.of_member("dlv", member)
     }
 
     /// Every authorized delivery.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cotal_nats::NatsError;
-use cotal_trust::{Minted, UserKey, mint_profile};
+use cotal_trust::{Minted, UserKey, mint_named};
 use cotal_wire::names::Bucket;
 use cotal_wire::profile::Profile;
 use cotal_wire::rows::{AclRow, Frontier};
@@ -141,7 +141,8 @@ fn mint(agents: &Agents, agent: &NewAgent, lifecycle: &Lifecycle) -> Result<Mint
     };
     let profile = Profile::Agent(grant(agent, lifecycle));
     let expires_at = profile.lifetime().map(|life| unix_seconds() + life);
-    Ok(mint_profile(agents.account(), &key, &profile, unix_seconds(), expires_at)?)
+    let name = agent.name.display();
+    Ok(mint_named(agents.account(), &key, &profile, name, unix_seconds(), expires_at)?)
 }
 
 /// The last sequences now: nothing older belongs to the incarnation.

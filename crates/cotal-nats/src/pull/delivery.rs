@@ -24,7 +24,7 @@ impl AckInfo {
     /// form that begins with a domain and an account hash and ends with a token.
     pub(crate) fn parse(reply: &str) -> Option<Self> {
         let rest = reply.strip_prefix("$JS.ACK.")?;
-        let tokens = rest.split('.').count();
+        let tokens = rest.bytes().filter(|b| *b == b'.').count() + 1;
         let skip = if tokens >= 9 { 4 } else { 2 };
         let mut numbers = rest.split('.').skip(skip).map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();

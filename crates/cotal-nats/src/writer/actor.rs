@@ -207,7 +207,7 @@ impl Actor {
                 headers: entry.message.header_map(),
             };
             let (ticket, index) = (entry.ticket, entry.index);
-            if let Err(error) = self.connection.send(outbound).await {
+            if let Err(error) = self.connection.send_checked(outbound).await {
                 if matches!(error, NatsError::Closed) {
                     return Err(error);
                 }

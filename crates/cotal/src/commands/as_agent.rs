@@ -34,13 +34,10 @@ impl AgentArgs {
         ctx: &Context,
         tune: impl FnOnce(EndpointOptions) -> EndpointOptions,
     ) -> anyhow::Result<Endpoint> {
-        let mut options = match &self.creds {
+        let options = match &self.creds {
             Some(file) => self.file_options(file, ctx)?,
             None => self.root_options(ctx)?,
         };
-        if let Some(name) = self.name.as_ref().filter(|name| !name.contains('.')) {
-            options = options.name(name.as_str());
-        }
         let endpoint = Endpoint::connect(tune(options)).await.map_err(not_connected)?;
         match &self.mesh.space {
             Some(space) if space != endpoint.space() => {

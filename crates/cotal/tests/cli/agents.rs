@@ -59,3 +59,16 @@ fn members_are_listed_by_name_and_never_by_incarnation() {
     let all = site.json(&["members", "team.a", "--all", "--json"]);
     assert_eq!(all.as_array().unwrap().len(), 1);
 }
+
+#[test]
+fn a_post_bears_the_display_name_however_its_agent_is_typed() {
+    let site = Site::up();
+    site.run(&["agent", "add", "Bob", "--read", "team.>", "--post", "team.>"]).ok();
+    site.run(&["agent", "add", "carol", "--read", "team.>"]).ok();
+    site.run(&["join", "team.a", "--as", "carol"]).ok();
+    for typed in ["BOB", "local.bob"] {
+        site.run(&["post", "team.a", "hello", "--as", typed]).ok();
+        let inbox = site.json(&["inbox", "--as", "carol", "--count", "1", "--json"]);
+        assert!(inbox.to_string().contains("\"name\":\"Bob\""), "{inbox}");
+    }
+}
