@@ -92,6 +92,11 @@ impl Mesh {
         &self.address.url
     }
 
+    /// CPU time the broker has used, in seconds.
+    pub(crate) fn broker_cpu(&self) -> anyhow::Result<f64> {
+        crate::daemon::cpu_of(self.broker.pid())
+    }
+
     /// Ends the broker.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.broker.stop().await?;

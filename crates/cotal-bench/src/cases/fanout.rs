@@ -35,17 +35,22 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
             let channel = Channel::parse(&format!("bench.c{round}"))?;
             let members = fresh_members(&format!("m{round}"), members)?;
             ready(&limit, &channel, &members).await?;
+            let copies = (posts * members.len()) as f64;
+            let per_copy = |from: f64, to: f64| (to - from) * 1e6 / copies;
+            let broker = mesh.broker_cpu()?;
             let reached = limit_round(&limit, &mut pair, &channel, &members, posts, round).await?;
+            let limit_cpu = per_copy(broker, mesh.broker_cpu()?);
             limit.drop_consumers(&members).await?;
             ready(&product, &channel, &members).await?;
-            let cpu = daemon.cpu()?;
+            let (cpu, broker) = (daemon.cpu()?, mesh.broker_cpu()?);
             let got =
                 product_round(&product, &mut poster, &channel, &members, posts, round).await?;
-            let cpu = (daemon.cpu()? - cpu) * 1e6 / (posts * members.len()) as f64;
+            let cpu = per_copy(cpu, daemon.cpu()?);
+            let product_cpu = per_copy(broker, mesh.broker_cpu()?);
             product.drop_consumers(&members).await?;
             eprintln!(
-                "  fanout {} members, round {counted}: limit {reached:.0}/s, product {got:.0}/s, \
-                 daemon {cpu:.1} µs CPU a copy",
+                "  fanout {} members, round {counted}: limit {reached:.0}/s, product {got:.0}/s; µs of \
+                 CPU a copy: broker {limit_cpu:.1} and {product_cpu:.1}, daemon {cpu:.1}",
                 members.len()
             );
             if counted > 0 {
