@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use cotal_nats::Bytes;
 use cotal_wire::envelope::{self, EnvelopeError, Message, Part};
-use cotal_wire::{Channel, Principal, Space};
+use cotal_wire::{Channel, Principal, Role, Space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -38,6 +38,8 @@ pub(crate) enum Rejected {
     NoChannel,
     #[error("a direct message that names a channel or a role is none")]
     NotDirect,
+    #[error("a role request that names a channel or a recipient is none")]
+    NotRequest,
 }
 
 /// A post from the channel stream, live or from history: its subject proves sender and channel.
@@ -97,6 +99,30 @@ pub(crate) fn direct(
     })
 }
 
+/// A role request: its subject proves sender and role.
+pub(crate) fn request(
+    space: &Space,
+    role: &Role,
+    subject: &str,
+    body: &[u8],
+) -> Result<(Principal, Message), Rejected> {
+    let (_, sender) = space
+        .parse_svc(subject)
+        .filter(|(asked, _)| asked == role)
+        .ok_or_else(|| Rejected::Subject(subject.to_owned()))?;
+    let head = envelope::parse_head(body)?;
+    let sender = real(sender)?;
+    if head.from != sender.as_str() {
+        let claimed = clip(&head.from);
+        return Err(EnvelopeError::Sender { claimed, proven: sender }.into());
+    }
+    let places = places(body)?;
+    if places.channel.is_some() || places.to.is_some() {
+        return Err(Rejected::NotRequest);
+    }
+    Ok((sender.clone(), read(body, head.id, &sender)))
+}
+
 fn from_channel(
     sender: Principal,
     channel: Channel,
@@ -139,6 +165,8 @@ fn read(body: &[u8], id: String, sender: &Principal) -> Message {
 struct Places<'a> {
     #[serde(borrow, default)]
     channel: Option<Cow<'a, str>>,
+    #[serde(default)]
+    to: Option<IgnoredAny>,
     #[serde(default, rename = "toService")]
     to_service: Option<IgnoredAny>,
 }
@@ -218,6 +246,25 @@ mod tests {
         assert!(dm("cotal.s.inst.local.bob.local.eve", sound).is_err());
         assert!(dm("cotal.s.inst.local.carol.local.alice", sound).is_err());
         assert!(dm("cotal.s.inst.local.bob.local.alice", POST).is_err());
+    }
+
+    #[test]
+    fn a_request_is_its_senders_and_for_its_role() {
+        let role = Role::parse("reviewer").unwrap();
+        let judge = |subject: &str, json: &str| {
+            request(&space(), &role, subject, json.as_bytes()).map(|(sender, _)| sender)
+        };
+        let sound = r#"{"id":"x","from":{"id":"local.alice"},"toService":"reviewer","parts":[]}"#;
+        let subject = "cotal.s.svc.reviewer.local.alice";
+        assert_eq!(judge(subject, sound).unwrap().as_str(), "local.alice");
+        for odd in ["cotal.s.svc.cook.local.alice", "cotal.s.svc.reviewer.local.eve"] {
+            assert!(judge(odd, sound).is_err(), "{odd}");
+        }
+        for odd in ["", "{}", r#"{"stream":"TASK_s","seq":1}"#, POST] {
+            assert!(judge(subject, odd).is_err(), "{odd}");
+        }
+        let to = sound.replace("\"toService\"", "\"to\"");
+        assert!(judge(subject, &to).is_err());
     }
 
     #[test]

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
+use cotal_wire::anycast::{TakeArgs, Taken};
+use cotal_wire::control::op;
 use cotal_wire::creds::CredsError as TagError;
-use cotal_wire::names::DELIVERY;
+use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,6 +75,7 @@ struct Inner {
     queue: Mutex<Queue>,
     control: Rail,
     probe: Rail,
+    take: Rail,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -117,6 +120,7 @@ impl Endpoint {
         let inner = Inner {
             control: rail(space.ctl(DELIVERY, own)),
             probe: rail(space.live(DELIVERY, own)),
+            take: rail(space.ctl(ANYCAST_TAKE, own)),
             queue: Mutex::new(Queue { messages, notices }),
             live: Mutex::default(),
             history: Arc::default(),
@@ -254,6 +258,12 @@ impl Endpoint {
 
     pub(crate) fn probe_rail(&self) -> &Rail {
         &self.inner.probe
+    }
+
+    /// Asks the daemon to record a take.
+    pub(crate) async fn take(&self, args: &TakeArgs) -> Result<Taken, ControlError> {
+        let within: Duration = self.inner.options.request_timeout;
+        self.inner.take.call(op::TAKE, args, self.identity(), within).await
     }
 
     pub(crate) fn connection(&self) -> &Connection {

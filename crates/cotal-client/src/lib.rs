@@ -50,6 +50,12 @@
 //! # }
 //! ```
 //!
+//! # Role requests
+//!
+//! [`Endpoint::ask`] sends a request to whoever holds a role; its number is what [`Endpoint::request_status`]
+//! and [`Endpoint::cancel_request`] go by. A holder works requests off with [`Endpoint::holder`]: each is shown
+//! only once the daemon has recorded who took it.
+//!
 //! Both stand as programs in `examples/`.
 //!
 //! # Bounds
@@ -63,6 +69,7 @@ mod control;
 mod copy;
 mod endpoint;
 mod history;
+mod holder;
 mod identity;
 mod incoming;
 mod join;
@@ -73,19 +80,23 @@ mod notice;
 mod options;
 mod presence;
 mod pump;
+mod requests;
 mod send;
 mod settings;
 mod sink;
 
 pub use control::{ControlError, Liveness};
 pub use cotal_nats::{CredsSource, NatsError, TlsMode};
+pub use cotal_wire::anycast::{ListedRequest, Standing};
 pub use cotal_wire::control::MembershipItem;
 pub use cotal_wire::envelope::{Message, Part};
 pub use cotal_wire::{Channel, Lifecycle, Principal, Role, Space};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
+pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
 pub use incoming::{AckError, Event, Incoming, Place, Source};
 pub use join::{Backstop, JoinState, LeaveState, Left, Live, Shortfall};
-pub use notice::{LeaseCondition, Notice};
+pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
+pub use requests::{Cancel, RequestState};
 pub use send::{Draft, Posted, SendError};

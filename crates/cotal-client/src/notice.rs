@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cotal_wire::{Channel, Space};
+use cotal_wire::{Channel, Role, Space};
 
 /// Why the plane that was reached delivers nothing at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,34 @@ impl fmt::Display for LeaseCondition {
             Self::NotReady => f.write_str("the lease is held and not ready"),
             Self::Garbled => f.write_str("the lease row is garbled"),
             Self::Unreadable(why) => write!(f, "the lease row cannot be read: {why}"),
+        }
+    }
+}
+
+/// Why a holder's requests wait on the queue (ANY-8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoTakes {
+    /// No daemon answers.
+    NoDaemon,
+    /// A daemon serves the space and does not know takes.
+    DaemonPredates,
+    /// The credential was minted before takes.
+    CredentialPredates,
+    /// The daemon, or the broker, refuses for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for NoTakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDaemon => f.write_str("no delivery daemon is answering"),
+            Self::DaemonPredates => {
+                f.write_str("the delivery daemon predates takes: restart the daemon")
+            }
+            Self::CredentialPredates => f.write_str(
+                "this seat's credential predates takes: respawn the seat with a new credential",
+            ),
+            Self::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -51,6 +79,22 @@ pub enum Notice {
         durable: String,
         /// What the broker said.
         reason: String,
+    },
+    /// Requests to the role wait on the queue: no take can be recorded (ANY-8).
+    RequestsWait {
+        /// The role.
+        role: Role,
+        /// The space.
+        space: Space,
+        /// Why.
+        why: NoTakes,
+    },
+    /// Takes are recorded again.
+    RequestsServed {
+        /// The role.
+        role: Role,
+        /// The space.
+        space: Space,
     },
     /// A message was not surfaced because it is garbled or forged.
     Rejected {
@@ -102,6 +146,12 @@ impl fmt::Display for Notice {
             Self::LeaseReady { space } => write!(f, "a delivery daemon serves space {space}"),
             Self::DurableUnreadable { durable, reason } => {
                 write!(f, "{durable} cannot be read, trying again: {reason}")
+            }
+            Self::RequestsWait { role, space, why } => {
+                write!(f, "requests to {role} wait on the queue in space {space}: {why}")
+            }
+            Self::RequestsServed { role, space } => {
+                write!(f, "requests to {role} are worked off again in space {space}")
             }
             Self::Rejected { found_in, reason } => {
                 write!(f, "a message in {found_in} was not accepted: {reason}")

@@ -1,11 +1,11 @@
-//! Posts and direct messages on their way out.
+//! Posts, direct messages and role requests on their way out.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cotal_nats::{Bytes, NatsError, headers};
 use cotal_wire::envelope::{Message, Part};
 use cotal_wire::limits::ENTRY_HEADROOM;
-use cotal_wire::{Channel, Principal};
+use cotal_wire::{Channel, Principal, Role};
 use serde_json::Value;
 
 use crate::endpoint::Endpoint;
@@ -174,6 +174,17 @@ impl Endpoint {
         let target = self.space().inst(to, self.principal());
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to = Some(to.to_string());
+        self.send(target, draft.into(), max, place).await
+    }
+
+    /// Asks whoever holds `role`; the number is what the request is known by from then on.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub async fn ask(&self, role: &Role, draft: impl Into<Draft>) -> Result<Posted, SendError> {
+        let target = self.space().svc(role, self.principal());
+        let max = self.connection().max_payload();
+        let place = |message: &mut Message| message.to_service = Some(role.to_string());
         self.send(target, draft.into(), max, place).await
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use cotal_nats::{Message, NatsError, Subscription};
+use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
     Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
     Reloaded, Reply, Request, WaitingArgs, op,
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
+use crate::anycast::Keeper;
 use crate::counters::Counters;
 use crate::rail::{Rail, args, done, unknown};
 use crate::registry::Registry;
@@ -43,6 +45,7 @@ pub(crate) struct Admin {
     pub(crate) scanner: Scanner,
     pub(crate) returned: Returned,
     pub(crate) renewal: Arc<Renewal>,
+    pub(crate) keeper: Arc<Keeper>,
 }
 
 impl Admin {
@@ -141,6 +144,10 @@ impl Admin {
                 Ok(a) => done(&self.returned.page(&a)),
                 Err(refusal) => refusal,
             },
+            op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
+                Ok(a) => self.standing(a.after).await,
+                Err(refusal) => refusal,
+            },
             op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),
             other => unknown(other, DELIVERY_ADMIN),
         }
@@ -165,8 +172,15 @@ impl Admin {
     }
 
     fn status(&self) -> Reply {
-        let garbled = self.view.directory().garbled();
+        let garbled = self.view.directory().garbled() + self.keeper.garbled();
         done(&self.counters.status(&self.incarnation, self.since, garbled))
+    }
+
+    async fn standing(&self, after: u64) -> Reply {
+        match self.keeper.standing(after).await {
+            Ok(requests) => done(&requests),
+            Err(error) => Reply::refused(Code::Unavailable, format!("TASK is unreadable: {error}")),
+        }
     }
 
     async fn inventory(&self, member: &Lifecycle) -> Reply {

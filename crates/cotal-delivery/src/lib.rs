@@ -10,6 +10,7 @@
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 
 mod admin;
+mod anycast;
 mod caps;
 mod clock;
 mod counters;

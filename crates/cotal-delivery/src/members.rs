@@ -1,58 +1,45 @@
-//! The `ctl.delivery` service: what agents ask of the membership registry (MEM-5).
+//! The `ctl.delivery` service: what agents ask of the membership registry (MEM-5) and
+//! about their own role requests (ANY-4).
 
 use std::sync::Arc;
 
 use cotal_nats::{Message, NatsError, Subscription};
+use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
 use cotal_wire::{Principal, Space};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::rail::{Rail, args, done, unknown};
+use crate::anycast::Keeper;
+use crate::rail::{Rail, args, done, serve, unknown};
 use crate::registry::{Registry, RegistryError};
 use crate::view::View;
-
-/// Requests that are worked on at once; more wait in the subscription.
-const AT_ONCE: usize = 64;
 
 /// Everything the service needs.
 pub(crate) struct Members {
     pub(crate) rail: Rail,
     pub(crate) view: Arc<View>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) keeper: Arc<Keeper>,
 }
 
 impl Members {
     /// Answers until told to stop; what is being worked on is finished.
     pub(crate) async fn run(
         self,
-        mut requests: Subscription,
+        requests: Subscription,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let room = Arc::new(Semaphore::new(AT_ONCE));
-        let mut working = JoinSet::new();
-        working.spawn(Arc::clone(&service).resume_joins(stop.clone()));
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => break,
-                Some(_) = working.join_next(), if !working.is_empty() => {}
-                taken = next_with_room(&mut requests, &room) => {
-                    let (request, permit) = taken?;
-                    let service = Arc::clone(&service);
-                    working.spawn(async move {
-                        service.answer(&request).await;
-                        drop(permit);
-                    });
-                }
-            }
-        }
-        while working.join_next().await.is_some() {}
-        Ok(())
+        let resuming = Arc::clone(&service).resume_joins(stop.clone());
+        let answer = move |message| {
+            let service = Arc::clone(&service);
+            async move { service.answer(&message).await }
+        };
+        let (served, ()) = tokio::join!(serve(requests, &stop, answer), resuming);
+        served
     }
 
     /// Finishes the joins that a daemon before this one left half done.
@@ -94,17 +81,40 @@ impl Members {
                 Err(refusal) => refusal,
             },
             op::LIST_MEMBERSHIPS => reply(self.registry.list(caller).await),
+            op::ANYCAST_STATUS => match args::<SeqArgs>(request.args) {
+                Ok(a) => reply(self.status(caller, a.seq).await),
+                Err(refusal) => refusal,
+            },
+            op::ANYCAST_CANCEL => match args::<SeqArgs>(request.args) {
+                Ok(a) => self.cancel(caller, a.seq).await.unwrap_or_else(|error| error.reply()),
+                Err(refusal) => refusal,
+            },
+            op::ANYCAST_LIST => match args::<PageArgs>(request.args) {
+                Ok(a) => reply(self.requests(caller, a.after).await),
+                Err(refusal) => refusal,
+            },
             other => unknown(other, DELIVERY),
         }
     }
-}
 
-async fn next_with_room(
-    requests: &mut Subscription,
-    room: &Arc<Semaphore>,
-) -> Result<(Message, OwnedSemaphorePermit), NatsError> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(|_| NatsError::Closed)?;
-    Ok((requests.next().await?, permit))
+    async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        self.keeper.status(&member, seq).await
+    }
+
+    async fn cancel(&self, caller: &Principal, seq: u64) -> Result<Reply, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        self.keeper.cancel(&member, seq).await
+    }
+
+    async fn requests(
+        &self,
+        caller: &Principal,
+        after: u64,
+    ) -> Result<ListedRequests, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        Ok(self.keeper.list(&member, after).await?)
+    }
 }
 
 fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {

@@ -3,6 +3,8 @@
 //! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
 //! only below the request's own subject (ADM-5).
 
+use std::sync::Arc;
+
 use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
 use cotal_wire::names::{DELIVERY, is_own_reply};
@@ -10,12 +12,16 @@ use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::gate::Gate;
 use crate::renewal::settled;
+
+/// Requests of one service that are worked on at once; more wait in the subscription.
+const AT_ONCE: usize = 64;
 
 /// What a service needs to read requests and answer them; cheap to clone.
 #[derive(Debug, Clone)]
@@ -118,6 +124,40 @@ impl Rail {
             }
         }
     }
+}
+
+/// Answers requests until told to stop; what is being worked on is finished.
+pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
+    mut requests: Subscription,
+    stop: &CancellationToken,
+    answer: impl Fn(Message) -> F,
+) -> Result<(), NatsError> {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let mut working = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = working.join_next(), if !working.is_empty() => {}
+            taken = next_with_room(&mut requests, &room) => {
+                let (request, permit) = taken?;
+                let answered = answer(request);
+                working.spawn(async move {
+                    answered.await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+    while working.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn next_with_room(
+    requests: &mut Subscription,
+    room: &Arc<Semaphore>,
+) -> Result<(Message, OwnedSemaphorePermit), NatsError> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(|_| NatsError::Closed)?;
+    Ok((requests.next().await?, permit))
 }
 
 /// Reads an operation's arguments.

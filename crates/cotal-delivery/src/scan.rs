@@ -4,7 +4,7 @@
 //! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
 //! kick and for nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use cotal_nats::{ConnectOptions, Connection, Message, NatsError, TlsMode};
 use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::names::{SYS_PING, sys};
-use cotal_wire::{Principal, Space};
+use cotal_wire::{Principal, Role, Space};
 use cotal_workspace::{SecretKind, SecretStore};
 use serde::Deserialize;
 use serde_json::json;
@@ -152,6 +152,24 @@ impl Scanner {
         Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
     }
 
+    /// The roles that the tags of live connections show, by principal.
+    pub(crate) async fn roles(&self) -> Result<HashMap<Principal, BTreeSet<Role>>, ScanError> {
+        let what = "observer credential";
+        let observer = self.open(&SecretKind::MembershipObserver, what).await?;
+        let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
+        let note = |info: &ConnInfo| {
+            let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
+            let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
+            if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
+                roles.entry(who).or_default().insert(role);
+            }
+        };
+        let taken = self.census(&observer, note).await;
+        observer.close(ANSWER_WITHIN).await;
+        taken.map_err(|source| ScanError::Broker { what, source })?;
+        Ok(roles)
+    }
+
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
         let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
         let name = format!("cotal-delivery {} {what}", self.space);
@@ -191,7 +209,7 @@ impl Scanner {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
         for _ in 0..SCANS {
-            let census = self.census(observer).await.map_err(broken)?;
+            let census = self.census(observer, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
                 Err(why) => {
@@ -204,7 +222,11 @@ impl Scanner {
         Ok(scan)
     }
 
-    async fn census(&self, observer: &Connection) -> Result<Census, NatsError> {
+    async fn census(
+        &self,
+        observer: &Connection,
+        mut note: impl FnMut(&ConnInfo),
+    ) -> Result<Census, NatsError> {
         let pongs =
             observer.request_many(SYS_PING, Default::default(), ANSWER_WITHIN, all_pongs).await?;
         let pongs: Vec<Pong> = pongs.iter().filter_map(parse).collect();
@@ -224,6 +246,7 @@ impl Scanner {
             let body = body.to_string().into();
             let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
             for page in pages.iter().filter_map(parse::<Connz>) {
+                page.data.connections.iter().for_each(&mut note);
                 let page = self.page(page);
                 seen += page.connections.len();
                 census.page(page);

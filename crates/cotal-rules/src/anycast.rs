@@ -8,7 +8,7 @@
 //! under the same id when the mark is missing, and no row with a missing mark is replaced.
 
 use cotal_wire::anycast::{Created, NoticeKind, TakeRefusal, notice_id};
-use cotal_wire::rows::{RequestRow, RequestState};
+use cotal_wire::rows::{AclRow, RequestRow, RequestState};
 use cotal_wire::{Principal, Role};
 
 use crate::membership::Expect;
@@ -224,6 +224,14 @@ impl Caller<'_> {
     fn owns(&self, seq: u64, sender: &Principal) -> bool {
         seq > self.frontier && sender == self.principal
     }
+}
+
+/// The last sequence on TASK before the lifecycle of an ACL row. A row that was last written before
+/// TASK was created counts nothing of this TASK: its frontier is one of a stream that is gone.
+#[must_use]
+pub fn frontier(acl: &AclRow, created: &str) -> u64 {
+    let earlier = Created::parse(created).is_some_and(|created| acl.updated_at < created.millis());
+    acl.activated.filter(|_| !earlier).map_or(0, |frontier| frontier.task)
 }
 
 /// What a cancel does next.

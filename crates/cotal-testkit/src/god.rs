@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket as Kv, Connection, ConsumerConfig, Get, StoredMessage};
-use cotal_wire::names::{Bucket, FANOUT, LEASE_KEY, READER, member_key};
-use cotal_wire::rows::{AclRow, MemberRow};
-use cotal_wire::{Channel, Lifecycle, Space};
+use cotal_wire::names::{Bucket, FANOUT, LEASE_KEY, READER, member_key, request_key};
+use cotal_wire::rows::{AclRow, MemberRow, RequestRow};
+use cotal_wire::{Channel, Lifecycle, Role, Space};
 use serde_json::{Value, json};
 
 use crate::mesh::Mesh;
@@ -140,6 +140,36 @@ impl God {
         let made =
             self.connection.create_consumer(&stream, consumer, filter, &config, action).await;
         made.expect("a consumer made anew");
+    }
+
+    /// Deletes the task stream and makes it anew, with the consumers of `roles`.
+    pub async fn recreate_task(&self, roles: &[&str]) {
+        let stream = self.space.task_stream();
+        let config = self.connection.stream_info(&stream).await.expect("TASK").config;
+        self.connection.delete_stream(&stream).await.expect("no TASK");
+        self.connection.create_stream(&stream, &config).await.expect("another TASK");
+        for role in roles {
+            let config = self.space.svc_config(&Role::parse(role).expect("a role"));
+            let filter = config.filter_subject.as_deref();
+            let action = ConsumerAction::Create;
+            let made =
+                self.connection.create_consumer(&stream, &config.name, filter, &config, action);
+            made.await.expect("a consumer");
+        }
+    }
+
+    /// The record of a role request with its revision, unless there is none.
+    pub async fn request(&self, seq: u64) -> Option<(RequestRow, u64)> {
+        let entry = self.kv(Bucket::Anycast).get(&request_key(seq)).await;
+        let entry = entry.expect("the anycast bucket")?;
+        Some((RequestRow::parse(entry.live()?, seq).ok()?, entry.revision))
+    }
+
+    /// Writes a record as it is, whatever stands there.
+    pub async fn put_request(&self, row: &RequestRow) -> u64 {
+        let value = serde_json::to_vec(row).expect("JSON");
+        let kv = self.kv(Bucket::Anycast);
+        kv.put(&request_key(row.seq), value.into()).await.expect("a record")
     }
 
     /// Every message that `stream` holds under `subject`, in order.

@@ -12,7 +12,8 @@ use cotal_manager::{
 };
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_trust::{UserKey, mint_profile};
-use cotal_wire::profile::Profile;
+use cotal_wire::names::ANYCAST_TAKE;
+use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::{Channel, ChannelPattern, Role, Space};
 use cotal_workspace::{
@@ -254,6 +255,37 @@ impl Mesh {
         let own = key.principal().expect("a principal");
         let authority = self.authority();
         let minted = mint_profile(authority.account(), &key, &profile(own), now, Some(now + 600));
+        minted.expect("a credential").creds.expose().to_owned()
+    }
+
+    /// The credential of an agent with a role as it would have been minted before there were takes.
+    ///
+    /// # Panics
+    /// When `creds` is not such an agent's, or nothing can be minted.
+    #[must_use]
+    pub fn predating_takes(&self, creds: &str) -> String {
+        let claims = cotal_wire::creds::Creds::parse(creds).expect("a credential").claims;
+        let grant = AgentGrant {
+            lifecycle: claims.lifecycle().expect("an agent's credential"),
+            read: Vec::new(),
+            post: Vec::new(),
+            role: claims.role(),
+        };
+        let key = UserKey::generate();
+        let conn = key.conn_id().expect("a key");
+        let mut permissions = Profile::Agent(grant).permissions(self.space(), &conn);
+        for subjects in [&mut permissions.pub_allow, &mut permissions.sub_allow] {
+            subjects.retain(|subject| !subject.contains(ANYCAST_TAKE));
+        }
+        let spec = cotal_trust::UserSpec {
+            name: "agent",
+            key: &key,
+            tags: claims.tags,
+            permissions,
+            issued_at: clock::unix_seconds(),
+            expires_at: None,
+        };
+        let minted = cotal_trust::mint_user(self.authority().account().keys(), &spec);
         minted.expect("a credential").creds.expose().to_owned()
     }
 

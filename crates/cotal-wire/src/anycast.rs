@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::ids::{Principal, Role};
+use crate::rows::RequestRow;
+
 /// A stream's creation time, as an instant truncated to milliseconds: what tells one incarnation of
 /// TASK, which reuses sequences, from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +44,127 @@ pub struct TakeArgs {
 pub struct SeqArgs {
     /// The request's sequence on TASK.
     pub seq: u64,
+}
+
+/// Result of `take`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Always; a refusal is none of these.
+    pub taken: bool,
+}
+
+/// Details of a refused take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTaken {
+    /// Why.
+    pub reason: TakeRefusal,
+}
+
+/// Result of `anycastCancel`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// Always; a refusal is none of these.
+    pub cancelled: bool,
+}
+
+/// Details of a cancel that came too late.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBy {
+    /// Who has the request.
+    pub holder: Principal,
+}
+
+/// A request without a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unrecorded {
+    /// Nobody has it yet.
+    Queued,
+    /// The caller has no such request.
+    Unknown,
+}
+
+/// Result of `anycastStatus`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StatusReply {
+    /// As the record says.
+    Recorded(Box<RequestRow>),
+    /// It has no record.
+    Unrecorded {
+        /// What that means.
+        state: Unrecorded,
+    },
+}
+
+/// Most requests in one reply to `anycastList` or `standingRequests`.
+pub const REQUESTS_PAGE: usize = 100;
+
+/// Arguments of `anycastList` and `standingRequests`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PageArgs {
+    /// Only requests after this sequence: the next page.
+    #[serde(default)]
+    pub after: u64,
+}
+
+/// Where a listed request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Nobody has it yet.
+    Queued,
+    /// A holder has it, and has not finished it.
+    Taken,
+    /// It has left the queue after a holder took it.
+    Done,
+    /// Its sender took it back.
+    Cancelled,
+}
+
+/// A role request in a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedRequest {
+    /// Its sequence on TASK.
+    pub seq: u64,
+    /// The role asked.
+    pub role: Role,
+    /// Who asked.
+    pub sender: Principal,
+    /// Where it stands.
+    pub state: Standing,
+    /// Who has it, or had it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Principal>,
+    /// Which delivery of it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<u64>,
+    /// When it was sent, or, once it has left the queue, when its record was written; Unix
+    /// milliseconds.
+    pub since: i64,
+}
+
+/// Result of `anycastList` and `standingRequests`, by sequence.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ListedRequests {
+    /// At most [`REQUESTS_PAGE`].
+    pub requests: Vec<ListedRequest>,
+    /// Whether more follow the last.
+    pub more: bool,
+}
+
+/// The data part of a notice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeData {
+    /// Which notice it is.
+    #[serde(rename = "type")]
+    pub kind: NoticeKind,
+    /// The request's sequence on TASK.
+    pub seq: u64,
+    /// The role asked.
+    pub role: Role,
+    /// Who has it.
+    pub holder: Principal,
 }
 
 /// Why a take is refused.
@@ -88,5 +212,19 @@ mod tests {
         assert_ne!(one, created("2025-11-29T17:23:20.124Z"));
         assert_eq!(notice_id(one, 12, 3), "anycast-1764437000123-12-3");
         assert!(Created::parse("yesterday").is_none());
+    }
+
+    #[test]
+    fn a_status_is_the_record_or_says_that_there_is_none() {
+        let read = |text: &str| serde_json::from_str::<StatusReply>(text);
+        for state in [Unrecorded::Queued, Unrecorded::Unknown] {
+            let reply = StatusReply::Unrecorded { state };
+            let text = serde_json::to_string(&reply).unwrap();
+            assert_eq!(read(&text).unwrap(), reply);
+        }
+        let row = r#"{"seq":12,"streamCreated":"2025-01-01T00:00:00Z","role":"r","sender":"local.a",
+            "state":"taken","holder":"local.b","delivery":1,"at":0,"notified":true,"gone":0}"#;
+        assert!(matches!(read(row).unwrap(), StatusReply::Recorded(_)));
+        assert!(read(r#"{"state":"taken"}"#).is_err());
     }
 }

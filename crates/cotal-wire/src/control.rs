@@ -115,6 +115,8 @@ pub mod op {
     pub const ANYCAST_STATUS: &str = "anycastStatus";
     /// Take a role request of the caller back.
     pub const ANYCAST_CANCEL: &str = "anycastCancel";
+    /// The role requests of the caller (an addition of this project, see `docs/wire.md`).
+    pub const ANYCAST_LIST: &str = "anycastList";
     /// Record that the caller takes a role request.
     pub const TAKE: &str = "take";
     /// Which secret store the daemon reads.
@@ -133,6 +135,8 @@ pub mod op {
     pub const DELIVERY_STATUS: &str = "deliveryStatus";
     /// The entries that wait in the trusted reader (an addition of this project).
     pub const WAITING_ENTRIES: &str = "waitingEntries";
+    /// The role requests that stand on the queue (an addition of this project).
+    pub const STANDING_REQUESTS: &str = "standingRequests";
 }
 
 /// Arguments of `durableJoin`.

@@ -480,6 +480,12 @@ pub fn request_key(seq: u64) -> String {
     format!("req.{seq}")
 }
 
+/// Reads a request record's key.
+#[must_use]
+pub fn parse_request_key(key: &str) -> Option<u64> {
+    key.strip_prefix("req.")?.parse().ok()
+}
+
 /// `e.<inbox seq>`: a dead entry's key.
 #[must_use]
 pub fn dead_key(inbox_seq: u64) -> String {

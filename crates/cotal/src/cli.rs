@@ -115,6 +115,14 @@ pub enum Command {
     Post(commands::post::Args),
     /// Send a direct message.
     Dm(commands::dm::Args),
+    /// Ask whoever holds a role.
+    Ask(commands::ask::Args),
+    /// List the role requests of an agent.
+    Requests(commands::requests::Args),
+    /// Show where a role request stands, or take it back.
+    Request(commands::request::Args),
+    /// Work off the requests of a role.
+    Serve(commands::serve::Args),
     /// Join a channel.
     Join(commands::join::Args),
     /// Leave a channel.

@@ -3,5 +3,6 @@
 mod control;
 mod delivery;
 mod join;
+mod requests;
 mod send;
 mod support;

@@ -27,6 +27,9 @@ use parts::Parts;
 /// How long what was taken in may take to finish at a stop.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
+/// How often the records of role requests are swept.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+
 /// How to run a lane.
 #[derive(Clone)]
 pub struct LaneOptions {
@@ -40,6 +43,8 @@ pub struct LaneOptions {
     pub store: Arc<dyn SecretStore>,
     /// How long the broker may be away before the lane ends (LIF-3, LIF-4).
     pub windows: Windows,
+    /// How often the records of role requests are swept (ANY-6).
+    pub sweep_every: Duration,
 }
 
 impl LaneOptions {
@@ -51,6 +56,7 @@ impl LaneOptions {
             tls: TlsMode::Plain,
             store,
             windows: Windows::new(None, None),
+            sweep_every: SWEEP_EVERY,
         }
     }
 }

@@ -8,7 +8,7 @@ use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{ConnectOptions, Connection, Engine, Writer, WriterOptions};
 use cotal_rules::waiting::Waiting;
 use cotal_rules::watchdog::Windows;
-use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
+use cotal_wire::names::{ANYCAST_TAKE, DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use tokio::sync::{mpsc, watch};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::Admin;
+use crate::anycast::{Keeper, Takes};
 use crate::caps::{self, Caps};
 use crate::clock::now_ms;
 use crate::counters::Counters;
@@ -56,6 +57,7 @@ const PULL_ENTRIES: usize = 2_000;
 pub(super) struct Parts {
     space: Space,
     windows: Windows,
+    sweep_every: Duration,
     gate: Gate,
     scanner: Scanner,
     connection: Connection,
@@ -97,6 +99,7 @@ impl Parts {
         Self {
             space: options.space.clone(),
             windows: options.windows,
+            sweep_every: options.sweep_every,
             gate,
             scanner,
             connection: connection.clone(),
@@ -344,12 +347,14 @@ impl Parts {
         let admins = admins.await.map_err(broker(cannot))?;
         let probes =
             rail.bind(self.space.live_all(DELIVERY), DELIVERY).await.map_err(broker(cannot))?;
+        let keeper = self.start_keeper(tasks, stop, &rail).await?;
         let (inventories, reader) = registry::inventories(&self.view);
         let registry = Arc::new(self.registry(writer, inventories));
         let members = Members {
             rail: rail.clone(),
             view: Arc::clone(&self.view),
             registry: Arc::clone(&registry),
+            keeper: Arc::clone(&keeper),
         };
         let admin = Admin {
             rail: rail.clone(),
@@ -361,6 +366,7 @@ impl Parts {
             scanner: self.scanner.clone(),
             returned: self.returned.clone(),
             renewal,
+            keeper,
         };
         let failed = "a control rail failed";
         let token = stop.clone();
@@ -375,6 +381,29 @@ impl Parts {
             Ok(())
         });
         Ok(())
+    }
+
+    /// Starts the keeper of role requests and binds the rail of takes.
+    async fn start_keeper(
+        &self,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+        rail: &Rail,
+    ) -> Result<Arc<Keeper>, LaneError> {
+        let own = &self.identity.principal;
+        let keeper = Keeper::new(&self.space, &self.connection, own, &self.view, &self.scanner);
+        let keeper = Arc::new(keeper);
+        let takes = rail.bind(self.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
+        let takes = takes.map_err(broker("cannot bind the control rails"))?;
+        let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
+        let token = stop.clone();
+        tasks.spawn(async move {
+            service.run(takes, token).await.map_err(broker("a control rail failed"))
+        });
+        let (kept, gate, token) = (Arc::clone(&keeper), self.gate.clone(), stop.clone());
+        let every = self.sweep_every;
+        tasks.spawn(async move { Ok(Box::pin(kept.run(every, gate, token)).await?) });
+        Ok(keeper)
     }
 
     fn registry(&self, writer: Writer, inventories: Inventories) -> Registry {

@@ -60,7 +60,7 @@ pub(crate) enum RegistryError {
 }
 
 impl RegistryError {
-    fn refused<T: Into<String>>(code: Code, reason: T) -> Self {
+    pub(crate) fn refused<T: Into<String>>(code: Code, reason: T) -> Self {
         Self::Refused(Refusal { code, reason: reason.into() })
     }
 
@@ -312,6 +312,15 @@ impl Registry {
     async fn turn(&self, key: &str, member: &Lifecycle) -> Result<Turn<'_>, RegistryError> {
         let turn = self.turns.take(key, member).await;
         turn.ok_or_else(|| RegistryError::refused(Code::Retired, "this lifecycle is being retired"))
+    }
+
+    /// The caller's one live lifecycle, as of now.
+    pub(crate) async fn live_lifecycle(
+        &self,
+        caller: &Principal,
+    ) -> Result<Lifecycle, RegistryError> {
+        self.view.fresh(&[Feed::Acl]).await?;
+        self.lifecycle(caller, None)
     }
 
     /// Which lifecycle of the caller is meant.

@@ -184,6 +184,16 @@ impl PullConsumer {
         Ok(std::mem::take(&mut self.taken))
     }
 
+    /// One message, and none asked for ahead of it when `batch` is 1: for a caller that works on each
+    /// before it wants another. `None` when `wait` is over. Cancel-safe.
+    pub async fn next_one(&mut self, wait: Duration) -> Result<Option<Delivery>, PullError> {
+        if !self.taken.is_empty() {
+            return Ok(Some(self.taken.remove(0)));
+        }
+        let message = self.requests.next_message(Instant::now() + wait).await?;
+        message.map(|message| self.own(message)).transpose()
+    }
+
     fn take_what_is_at_hand(&mut self, max: usize) -> Result<(), PullError> {
         while self.taken.len() < max {
             let Some(Some(message)) = self.requests.inbox.next().now_or_never() else {

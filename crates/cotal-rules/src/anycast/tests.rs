@@ -1,5 +1,7 @@
 //! Decisions by table; `tests/anycast` tries how they interleave.
 
+use cotal_wire::rows::Frontier;
+
 use super::*;
 use crate::testing::who;
 
@@ -169,4 +171,21 @@ fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     assert!(matches!(at(&old, Some(&request), 5), SweepStep::Write(_)), "its stream is gone");
     assert_eq!(at(&taken(NOW, "bob", 1, false), None, 5), SweepStep::Notify);
     assert_eq!(at(&cancelled(NOW), Some(&request), 5), SweepStep::Delete);
+}
+
+#[test]
+fn any_4_a_frontier_of_an_earlier_stream_hides_nothing_of_this_one() {
+    let row = |updated_at, task: Option<u64>| AclRow {
+        allow_subscribe: Vec::new(),
+        revision: 1,
+        updated_at,
+        name: None,
+        activated: task.map(|task| Frontier { chat: 0, dm: 0, task }),
+        retired: false,
+    };
+    let created = Created::parse(NOW).unwrap().millis();
+    assert_eq!(frontier(&row(created, Some(7)), NOW), 7);
+    assert_eq!(frontier(&row(created - 1, Some(7)), NOW), 0);
+    assert_eq!(frontier(&row(created, None), NOW), 0);
+    assert_eq!(frontier(&row(created - 1, Some(7)), "garbage"), 7);
 }

@@ -6,6 +6,7 @@ use cotal_workspace::{FileStore, SecretKey, SecretKind};
 use serde_json::json;
 
 use crate::cli::{JsonArg, MeshArgs};
+use crate::commands::as_agent::role;
 use crate::context::{Context, Target};
 use crate::exit::Exit;
 
@@ -224,8 +225,4 @@ async fn connect(target: &Target) -> anyhow::Result<Agents> {
 
 fn pattern(text: &str) -> Result<ChannelPattern, String> {
     ChannelPattern::parse(text).map_err(|e| e.to_string())
-}
-
-fn role(text: &str) -> Result<Role, String> {
-    Role::parse(text).map_err(|e| e.to_string())
 }

@@ -1,14 +1,16 @@
-//! What `post`, `dm`, `join`, `leave` and `inbox` have in common: they speak as an agent.
+//! What `post`, `dm`, `join`, `leave`, `inbox` and the commands of role requests have in common: they
+//! speak as an agent.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use cotal_client::{
-    ConnectError, Credential, Endpoint, EndpointOptions, SendError, Shortfall, TlsMode,
+    ConnectError, ControlError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
+    TlsMode,
 };
-use cotal_wire::Channel;
 use cotal_wire::control::Code;
 use cotal_wire::creds::Claims;
+use cotal_wire::{Channel, Role};
 
 use crate::cli::MeshArgs;
 use crate::context::Context;
@@ -89,6 +91,11 @@ pub fn channel(text: &str) -> Result<Channel, String> {
     Channel::parse(text).map_err(|e| e.to_string())
 }
 
+/// Reads a role of the command line.
+pub fn role(text: &str) -> Result<Role, String> {
+    Role::parse(text).map_err(|e| e.to_string())
+}
+
 /// The broker's answer below decides the code; what the client found itself is decided here.
 fn not_connected(error: ConnectError) -> anyhow::Error {
     let exit = match &error {
@@ -112,23 +119,43 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
     Failure::new(exit, error.to_string()).into()
 }
 
+/// A question that the daemon did not answer, or refused.
+pub fn not_asked(error: ControlError) -> anyhow::Error {
+    let exit = match &error {
+        ControlError::Denied { .. } => Exit::Denied,
+        ControlError::NoResponders { .. } => Exit::NotServing,
+        ControlError::Timeout { .. } => Exit::TimedOut,
+        ControlError::Refused { code, .. } => of_code(*code),
+        ControlError::ConnectionLost | ControlError::Stopped => Exit::Unreachable,
+        ControlError::Malformed(_) => Exit::Failure,
+        ControlError::Nats(_) => return error.into(),
+    };
+    let advice = match exit {
+        Exit::NotServing => "; `cotal up` starts a missing daemon, then do this again",
+        _ => "",
+    };
+    Failure::new(exit, format!("{error}{advice}")).into()
+}
+
+/// The code of a refusal.
+fn of_code(code: Option<Code>) -> Exit {
+    match code {
+        Some(Code::Denied | Code::Retired) => Exit::Denied,
+        Some(Code::NotProvisioned) => Exit::Absent,
+        Some(Code::NotReady | Code::Unavailable) => Exit::NotServing,
+        Some(Code::Conflict | Code::Superseded | Code::StaleGeneration) => Exit::Conflict,
+        _ => Exit::Refused,
+    }
+}
+
 /// The code of a durable half that is missing.
 pub fn exit_of(why: &Shortfall) -> Exit {
     match why {
         Shortfall::NoDaemon => Exit::NotServing,
         Shortfall::Silent { .. } => Exit::TimedOut,
-        Shortfall::Denied { .. }
-        | Shortfall::Refused { code: Some(Code::Denied | Code::Retired), .. } => Exit::Denied,
-        Shortfall::Refused { code: Some(Code::NotProvisioned), .. } => Exit::Absent,
-        Shortfall::Refused { code: Some(Code::NotReady | Code::Unavailable), .. } => {
-            Exit::NotServing
-        }
-        Shortfall::Refused {
-            code: Some(Code::Conflict | Code::Superseded | Code::StaleGeneration),
-            ..
-        }
-        | Shortfall::Superseded => Exit::Conflict,
-        Shortfall::Refused { .. } => Exit::Refused,
+        Shortfall::Denied { .. } => Exit::Denied,
+        Shortfall::Refused { code, .. } => of_code(*code),
+        Shortfall::Superseded => Exit::Conflict,
         Shortfall::Evicted => Exit::Partial,
         Shortfall::ConnectionLost | Shortfall::Stopped => Exit::Unreachable,
         Shortfall::Failed(_) => Exit::Failure,

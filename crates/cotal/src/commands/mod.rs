@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod as_agent;
+pub mod ask;
 pub mod channel;
 pub mod completions;
 pub mod dead;
@@ -17,6 +18,9 @@ pub mod message;
 pub mod pending;
 pub mod post;
 pub mod redeliver;
+pub mod request;
+pub mod requests;
+pub mod serve;
 pub mod space;
 pub mod status;
 pub mod up;
@@ -42,6 +46,10 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,
         Command::Post(args) => Box::pin(post::run(args, ctx)).await,
         Command::Dm(args) => Box::pin(dm::run(args, ctx)).await,
+        Command::Ask(args) => Box::pin(ask::run(args, ctx)).await,
+        Command::Requests(args) => Box::pin(requests::run(args, ctx)).await,
+        Command::Request(args) => Box::pin(request::run(args, ctx)).await,
+        Command::Serve(args) => Box::pin(serve::run(args, ctx)).await,
         Command::Join(args) => Box::pin(join::run(args, ctx)).await,
         Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
         Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,

@@ -10,5 +10,6 @@ mod daemon;
 mod foreground;
 mod lifetime;
 mod mesh;
+mod requests;
 mod site;
 mod tls;

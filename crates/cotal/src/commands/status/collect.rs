@@ -6,6 +6,7 @@ use cotal_manager::rows::AclRows;
 use cotal_manager::{Authority, BrokerAddress, Liveness, Office, Rail};
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
+use cotal_wire::anycast::ListedRequests;
 use cotal_wire::control::{DeliveryStatus, op};
 use cotal_wire::names::{self, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
@@ -50,6 +51,7 @@ async fn space_status(
         agents: None,
         streams: Vec::new(),
         counters: None,
+        requests: Vec::new(),
         errors: Vec::new(),
     };
     if broker_answers && mesh.mode == Mode::Auth {
@@ -82,6 +84,8 @@ async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::
         let rail = Rail::new(&connection, &space, &own);
         let counters = rail.admin(op::DELIVERY_STATUS, json!({})).await?;
         status.counters = Some(serde_json::from_value::<DeliveryStatus>(counters)?);
+        let requests = rail.admin(op::STANDING_REQUESTS, json!({})).await?;
+        status.requests = serde_json::from_value::<ListedRequests>(requests)?.requests;
     }
     Ok(())
 }

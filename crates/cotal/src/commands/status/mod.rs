@@ -5,13 +5,14 @@
 
 mod collect;
 
+use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
 use crate::cli::JsonArg;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::output::plain;
+use crate::output::{age, plain};
 
 /// Shows what runs, who is there and what was missed.
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,9 @@ pub struct Args {
     #[command(flatten)]
     output: JsonArg,
 }
+
+/// The oldest requests say enough to a person.
+const REQUESTS_SHOWN: usize = 10;
 
 /// Everything that `status` knows.
 #[derive(Debug, Serialize)]
@@ -59,6 +63,8 @@ struct SpaceStatus {
     agents: Option<usize>,
     streams: Vec<StreamStatus>,
     counters: Option<DeliveryStatus>,
+    /// The oldest role requests that stand on the queue.
+    requests: Vec<ListedRequest>,
     /// What could not be asked, and why.
     errors: Vec<String>,
 }
@@ -153,8 +159,30 @@ fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
     if let Some(counters) = &space.counters {
         print_counters(counters, ctx)?;
     }
+    print_requests(&space.requests, ctx)?;
     for error in &space.errors {
         out.warn(plain(error));
+    }
+    Ok(())
+}
+
+/// A request that nobody takes, or that every holder gives back, is old and still here.
+fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<()> {
+    for request in requests.iter().take(REQUESTS_SHOWN) {
+        let ListedRequest { seq, role, sender, .. } = request;
+        let state = match (&request.holder, request.state) {
+            (Some(holder), Standing::Taken) => {
+                let delivery = request.delivery.unwrap_or_default();
+                format!("not finished, last taken by {holder} at delivery {delivery}")
+            }
+            (_, Standing::Cancelled) => "being cancelled".to_owned(),
+            _ => "nobody has taken it".to_owned(),
+        };
+        let age = age(request.since);
+        ctx.out.data(format_args!("request   {seq} to {role} from {sender}: {age}, {state}"))?;
+    }
+    if requests.len() > REQUESTS_SHOWN {
+        ctx.out.data(format_args!("request   more are younger; --json shows up to 100"))?;
     }
     Ok(())
 }

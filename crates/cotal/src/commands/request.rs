@@ -1,0 +1,125 @@
+//! `cotal request`: where one role request stands, and taking it back.
+
+use clap::Subcommand;
+use cotal_client::{Cancel, EndpointOptions, RequestState};
+use serde_json::{Value, json};
+
+use crate::cli::JsonArg;
+use crate::commands::as_agent::{AgentArgs, not_asked};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Shows where a role request stands, or takes it back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cotal request status 12 --as alice
+  cotal request cancel 12 --as alice")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say where a request stands: queued, taken, done, cancelled or unknown.
+    #[command(after_help = "\
+Ends with 4 for a number that is none of the agent's requests.
+
+Example:
+  cotal request status 12 --as alice")]
+    Status(One),
+    /// Take a request back, as long as no holder has it.
+    #[command(after_help = "\
+Ends with 8 when a holder has it already, and with 4 for a number that is none of the agent's
+requests.
+
+Example:
+  cotal request cancel 12 --as alice")]
+    Cancel(One),
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The request's number, as `cotal ask` printed it.
+    #[arg(value_name = "SEQ")]
+    seq: u64,
+    #[command(flatten)]
+    agent: AgentArgs,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    match args.action {
+        Action::Status(one) => status(one, ctx).await,
+        Action::Cancel(one) => cancel(one, ctx).await,
+    }
+}
+
+async fn status(one: One, ctx: &Context) -> anyhow::Result<Exit> {
+    let endpoint = one.agent.connect(ctx, EndpointOptions::send_only).await?;
+    let state = endpoint.request_status(one.seq).await;
+    endpoint.close().await;
+    let state = state.map_err(not_asked)?;
+    if one.json.json {
+        ctx.out.json(&as_json(one.seq, &state))?;
+    } else if state != RequestState::Unknown {
+        ctx.out.data(&state)?;
+    }
+    match state {
+        RequestState::Unknown => Err(unknown(one.seq)),
+        _ => Ok(Exit::Ok),
+    }
+}
+
+async fn cancel(one: One, ctx: &Context) -> anyhow::Result<Exit> {
+    let endpoint = one.agent.connect(ctx, EndpointOptions::send_only).await?;
+    let cancelled = endpoint.cancel_request(one.seq).await;
+    endpoint.close().await;
+    let cancelled = cancelled.map_err(not_asked)?;
+    if one.json.json {
+        let holder = match &cancelled {
+            Cancel::Held(holder) => Some(holder),
+            Cancel::Cancelled | Cancel::Unknown => None,
+        };
+        let done = cancelled == Cancel::Cancelled;
+        ctx.out.json(&json!({ "seq": one.seq, "cancelled": done, "holder": holder }))?;
+    }
+    match cancelled {
+        Cancel::Unknown => Err(unknown(one.seq)),
+        Cancel::Held(holder) => {
+            let message = format!("{holder} has request {} already: ask them", one.seq);
+            Err(Failure::new(Exit::Conflict, message).into())
+        }
+        Cancel::Cancelled => {
+            if !one.json.json {
+                ctx.out.data("cancelled")?;
+            }
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn unknown(seq: u64) -> anyhow::Error {
+    let message = format!("this agent has no request {seq}: `cotal requests` lists what it has");
+    Failure::new(Exit::Absent, message).into()
+}
+
+fn as_json(seq: u64, state: &RequestState) -> Value {
+    let (name, row) = match state {
+        RequestState::Queued => ("queued", None),
+        RequestState::Unknown => ("unknown", None),
+        RequestState::Cancelled(row) => ("cancelled", Some(row)),
+        RequestState::Taken(row) if row.gone > 0 => ("done", Some(row)),
+        RequestState::Taken(row) => ("taken", Some(row)),
+    };
+    json!({
+        "seq": seq,
+        "state": name,
+        "holder": row.and_then(|row| row.holder.as_ref()),
+        "delivery": row.and_then(|row| row.delivery),
+        "at": row.map(|row| row.at),
+    })
+}

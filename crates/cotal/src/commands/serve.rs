@@ -1,0 +1,251 @@
+//! `cotal serve`: works off the requests of a role.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cotal_client::{Endpoint, EndpointOptions, Event, Holder, Notice, Role, RoleRequest};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::JsonArg;
+use crate::commands::as_agent::{AgentArgs, role};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::output::{Output, plain};
+
+/// Well within the 60 s after which the broker gives a request to another holder.
+const PROGRESS: Duration = Duration::from_secs(20);
+/// A request that a command failed on comes again after this long at most.
+const LONGEST_DELAY: u64 = 60;
+
+/// Works off the requests of a role, one at a time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each request is shown once the daemon has recorded that this agent has it. Without --exec it is
+printed and counts as done. With --exec the command gets its text on standard input (with --json
+the whole message) and, in its environment, COTAL_REQUEST_SEQ, COTAL_REQUEST_SENDER,
+COTAL_REQUEST_ROLE and COTAL_REQUEST_DELIVERY; exit code 0 says that it is done, any other gives it
+back, and some holder gets it again.
+
+Examples:
+  cotal serve reviewer --as bob
+  cotal serve reviewer --as bob --exec './review.sh'
+  cotal serve reviewer --as bob --count 1 --json")]
+pub struct Args {
+    /// The role; the agent must hold it.
+    #[arg(value_name = "ROLE", value_parser = role)]
+    role: Role,
+    #[command(flatten)]
+    agent: AgentArgs,
+    /// Run this with `sh -c` for each request.
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// End after this many requests.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().drop_guard();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        drop(stopped);
+    });
+    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
+    let served = serve(&args, &endpoint, ctx, &stop).await;
+    endpoint.close().await;
+    served.map(|()| Exit::Ok)
+}
+
+async fn serve(
+    args: &Args,
+    endpoint: &Endpoint,
+    ctx: &Context,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let no_role = |why: String| anyhow::Error::from(Failure::new(Exit::Denied, why));
+    let mut holder = endpoint.holder().map_err(|error| no_role(error.to_string()))?;
+    if *holder.role() != args.role {
+        let (own, held) = (endpoint.principal(), holder.role());
+        return Err(no_role(format!("{own} holds the role {held}, not {}", args.role)));
+    }
+    let telling = tokio::spawn(tell(endpoint.clone(), ctx.out));
+    let served = work_off(args, &mut holder, ctx, stop).await;
+    holder.close().await;
+    telling.abort();
+    served
+}
+
+/// Says what stands in the way, and when it does not any more.
+async fn tell(endpoint: Endpoint, out: Output) {
+    while let Some(event) = endpoint.next().await {
+        match event {
+            Event::Notice(notice @ (Notice::RequestsServed { .. } | Notice::Reconnected)) => {
+                out.note(notice);
+            }
+            Event::Notice(notice) => out.warn(notice),
+            Event::Message(_) => {}
+        }
+    }
+}
+
+async fn work_off(
+    args: &Args,
+    holder: &mut Holder,
+    ctx: &Context,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let mut worked = 0;
+    while args.count.is_none_or(|count| worked < count) {
+        let request = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            request = holder.next() => request,
+        };
+        let Some(request) = request else { break };
+        match &args.exec {
+            None => print(request, args.json, ctx).await?,
+            Some(command) => execute(request, command, args.json, ctx, stop).await?,
+        }
+        worked += 1;
+    }
+    Ok(())
+}
+
+async fn print(request: RoleRequest, json: JsonArg, ctx: &Context) -> anyhow::Result<()> {
+    let printed = if json.json {
+        ctx.out.json(&as_json(&request))
+    } else {
+        let (seq, sender) = (request.seq, &request.sender);
+        let line = format_args!("{seq} {sender}: {}", plain(&request.text())).to_string();
+        ctx.out.data(line).map_err(Into::into)
+    };
+    match printed {
+        Ok(()) => Ok(request.ack().await?),
+        Err(unprinted) => {
+            request.give_back(None).await?;
+            Err(unprinted)
+        }
+    }
+}
+
+fn as_json(request: &RoleRequest) -> Value {
+    let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    json!({
+        "seq": request.seq,
+        "sender": request.sender,
+        "role": request.role,
+        "delivery": request.delivery,
+        "text": request.text(),
+        "message": message,
+    })
+}
+
+async fn execute(
+    request: RoleRequest,
+    command: &str,
+    json: JsonArg,
+    ctx: &Context,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (seq, sender) = (request.seq, request.sender.clone());
+    let ended = tokio::select! {
+        ended = commanded(&request, command, json) => ended,
+        () = stop.cancelled() => {
+            request.give_back(None).await?;
+            ctx.out.warn(format_args!("request {seq} from {sender} is given back unfinished"));
+            return Ok(());
+        }
+    };
+    match ended {
+        Ok(status) if status.success() => {
+            request.ack().await?;
+            ctx.out.note(format_args!("request {seq} from {sender} is done"));
+            Ok(())
+        }
+        Ok(status) => {
+            let delay = delay_after(request.delivery);
+            request.give_back(Some(delay)).await?;
+            ctx.out.warn(format_args!(
+                "request {seq} from {sender} is given back: the command ended with {status}"
+            ));
+            Ok(())
+        }
+        Err(error) => {
+            request.give_back(None).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Runs the command over one request, and tells the broker meanwhile that it is still worked on.
+async fn commanded(
+    request: &RoleRequest,
+    command: &str,
+    json: JsonArg,
+) -> anyhow::Result<ExitStatus> {
+    let mut child = Command::new("sh")
+        .args(["-c", command])
+        .env("COTAL_REQUEST_SEQ", request.seq.to_string())
+        .env("COTAL_REQUEST_SENDER", request.sender.as_str())
+        .env("COTAL_REQUEST_ROLE", request.role.as_str())
+        .env("COTAL_REQUEST_DELIVERY", request.delivery.to_string())
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("`sh` cannot be run")?;
+    let input = if json.json { request.body.to_vec() } else { request.text().into_bytes() };
+    let stdin = child.stdin.take();
+    let feed = async move {
+        if let Some(mut stdin) = stdin {
+            // A command need not read all, or anything, of what it is given.
+            let _ = stdin.write_all(&input).await;
+        }
+    };
+    tokio::pin!(feed);
+    let mut fed = false;
+    let mut progress = interval(PROGRESS);
+    loop {
+        tokio::select! {
+            ended = child.wait() => return ended.context("the command's end is not known"),
+            () = &mut feed, if !fed => fed = true,
+            _ = progress.tick() => {
+                if let Err(error) = request.progress().await {
+                    tracing::debug!(%error, "the broker may give the request to another holder");
+                }
+            }
+        }
+    }
+}
+
+/// 2, 4, 8, … seconds, so that a request that always fails does not run hot.
+fn delay_after(delivery: u64) -> Duration {
+    let doublings = u32::try_from(delivery.min(6)).unwrap_or(6);
+    Duration::from_secs(2_u64.pow(doublings).min(LONGEST_DELAY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_keeps_failing_comes_more_and_more_rarely() {
+        let seconds: Vec<_> = (1..9).map(|n| delay_after(n).as_secs()).collect();
+        assert_eq!(seconds, [2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(delay_after(u64::MAX).as_secs(), 60);
+    }
+}
