@@ -26,7 +26,7 @@ async fn a_post_is_stored_under_its_id_as_the_wire_has_it() {
     assert_eq!(posted.id.len(), 32);
     assert_eq!(
         body["from"],
-        serde_json::json!({"id": "local.alice", "name": "alice", "role": "reviewer"})
+        serde_json::json!({"id": "local.alice", "name": "Alice", "role": "reviewer"})
     );
     assert_eq!(body["channel"], "team.a");
     assert_eq!(body["mentions"], serde_json::json!(["bob"]));
@@ -117,7 +117,7 @@ async fn presence_is_written_while_connected_and_removed_on_close() {
     let look = || async { bucket.get("local.bob").await.unwrap().map(|row| row.value) };
     let row = eventually("a presence row", look, Option::is_some).await.unwrap();
     let row = PresenceRow::parse(&row, bob.principal()).unwrap();
-    assert_eq!((row.card.name.as_str(), row.status.as_str()), ("bob", "idle"));
+    assert_eq!((row.card.name.as_str(), row.status.as_str()), ("Bob", "idle"));
     bob.set_status("busy");
     let busy = |row: &Option<Bytes>| {
         row.as_ref().is_some_and(|row| String::from_utf8_lossy(row).contains("busy"))
