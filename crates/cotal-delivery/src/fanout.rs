@@ -340,7 +340,7 @@ pub(crate) fn make_copies(
             msg_id: stem
                 .as_deref()
                 .map(|stem| envelope::dedup_key(stem, &copy.member, copy.generation)),
-            headers: Vec::new(),
+            number: None,
             payload: body(copy),
         })
         .collect()

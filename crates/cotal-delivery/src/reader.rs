@@ -347,10 +347,9 @@ impl Reader {
         Outgoing {
             subject: self.space.dlv(&read.member).into(),
             msg_id: read.delivery.msg_id().map(str::to_owned),
-            headers: Vec::new(),
+            number: Some((SEQ_HEADER, read.entry.seq)),
             payload: read.entry.msg.clone(),
         }
-        .with_header(SEQ_HEADER, read.entry.seq)
     }
 
     async fn end(&self, delivery: Delivery, count: &AtomicU64) {

@@ -96,7 +96,7 @@ impl Delivery {
 
     /// Done with it. Fire and forget: a lost ack only brings it again.
     pub async fn ack(self) -> Result<(), NatsError> {
-        self.answer(Bytes::from_static(b"+ACK")).await
+        self.connection.publish(self.reply, None, Bytes::from_static(b"+ACK")).await
     }
 
     /// Done with it, and the broker has confirmed that.

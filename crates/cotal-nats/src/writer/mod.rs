@@ -40,48 +40,44 @@ pub struct Outgoing {
     pub subject: Subject,
     /// Deduplication key. Without one, a repeat after a lost connection may store it twice.
     pub msg_id: Option<String>,
-    /// Further headers.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// One more header, a number.
+    pub number: Option<(&'static str, u64)>,
     /// Body.
     pub payload: Bytes,
 }
 
 impl Outgoing {
-    /// A message without further headers.
+    /// A message without a further header.
     pub fn new(subject: impl Into<Subject>, msg_id: Option<String>, payload: Bytes) -> Self {
-        Self { subject: subject.into(), msg_id, headers: Vec::new(), payload }
-    }
-
-    /// Adds a header.
-    #[must_use]
-    pub fn with_header(mut self, name: &'static str, value: impl Into<HeaderValue>) -> Self {
-        self.headers.push((HeaderName::from_static(name), value.into()));
-        self
+        Self { subject: subject.into(), msg_id, number: None, payload }
     }
 
     /// Bytes as the broker counts them.
     pub(crate) fn wire_size(&self) -> usize {
-        let line = |name: &str, value: &str| name.len() + value.len() + 4;
-        let id = self.msg_id.as_ref().map_or(0, |id| line(headers::MSG_ID, id));
-        let rest: usize =
-            self.headers.iter().map(|(name, value)| line(name.as_ref(), value.as_str())).sum();
-        let block = if id + rest > 0 { "NATS/1.0\r\n\r\n".len() + id + rest } else { 0 };
+        let line = |name: &str, value: usize| name.len() + value + 4;
+        let id = self.msg_id.as_ref().map_or(0, |id| line(headers::MSG_ID, id.len()));
+        let number = self.number.map_or(0, |(name, value)| line(name, digits(value)));
+        let block = if id + number > 0 { "NATS/1.0\r\n\r\n".len() + id + number } else { 0 };
         block + self.payload.len()
     }
 
     pub(crate) fn header_map(&self) -> Option<HeaderMap> {
-        if self.msg_id.is_none() && self.headers.is_empty() {
+        if self.msg_id.is_none() && self.number.is_none() {
             return None;
         }
         let mut map = HeaderMap::new();
         if let Some(id) = &self.msg_id {
             map.insert(HeaderName::from_static(headers::MSG_ID), id.as_str());
         }
-        for (name, value) in &self.headers {
-            map.append(name.clone(), value.clone());
+        if let Some((name, value)) = self.number {
+            map.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
         Some(map)
     }
+}
+
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
 /// How messages are confirmed.
