@@ -60,6 +60,7 @@ impl Mesh {
             durability: Durability::Default,
             tls: false,
             detach: false,
+            max_file_store: None,
         };
         let broker = launch.start().await?;
         let url = broker.url().to_owned();

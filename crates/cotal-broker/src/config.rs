@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub pid_file: Option<PathBuf>,
     /// Where it logs, when not to the standard streams it was started with.
     pub log_file: Option<PathBuf>,
+    /// The size in bytes at which that file is moved aside; one moved file is kept.
+    pub log_size_limit: Option<u64>,
 }
 
 /// The port a server listens on.
@@ -137,6 +139,7 @@ impl ServerConfig {
             ping_max: None,
             pid_file: None,
             log_file: None,
+            log_size_limit: None,
         }
     }
 
@@ -180,6 +183,10 @@ impl ServerConfig {
         }
         if let Some(path) = &self.log_file {
             out.path("log_file", path);
+        }
+        if let Some(bytes) = self.log_size_limit {
+            out.bare("logfile_size_limit", bytes);
+            out.bare("logfile_max_num", 2);
         }
     }
 

@@ -286,3 +286,19 @@ fn two_fetches_at_once_end_in_one_complete_cache() {
         .collect();
     assert_eq!(left, ["2.15.1"], "something besides the server stayed behind");
 }
+
+/// The broker's own banner is longer than the limit, so it is moved aside more than once.
+#[tokio::test]
+async fn its_log_is_moved_aside_at_its_size_and_one_moved_part_is_kept() {
+    let mut fixture = Fixture::new();
+    let log = fixture.dir.path().join("server.log");
+    fixture.config.log_file = Some(log.clone());
+    fixture.config.log_size_limit = Some(200);
+    let broker = fixture.spawn().await;
+    broker.stop().await.unwrap();
+    let names = std::fs::read_dir(fixture.dir.path()).unwrap();
+    let names: Vec<_> = names.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let parts: Vec<_> = names.iter().filter(|name| name.starts_with("server.log")).collect();
+    assert_eq!(parts.len(), 2, "{names:?}");
+    assert!(log.metadata().unwrap().len() < 2_000);
+}

@@ -24,6 +24,7 @@ use tracing::warn;
 
 use crate::anycast::Keeper;
 use crate::counters::Counters;
+use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, unknown};
 use crate::registry::Registry;
 use crate::renewal::{Proved, Renewal};
@@ -53,6 +54,7 @@ impl Admin {
     pub(crate) async fn run(
         self,
         mut requests: Subscription,
+        mut beat: Beat,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -62,6 +64,7 @@ impl Admin {
         loop {
             let message = tokio::select! {
                 () = stop.cancelled() => break,
+                () = beat.answered() => continue,
                 Some(_) = working.join_next(), if working.len() > 1 => continue,
                 message = requests.next() => message?,
             };

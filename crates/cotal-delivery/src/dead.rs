@@ -24,6 +24,7 @@ use crate::caps::Caps;
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
+use crate::pulse::Beat;
 use crate::retired::Remover;
 use crate::view::{Feed, View, ViewError};
 
@@ -127,6 +128,7 @@ pub(crate) struct Retrier {
     pub(crate) caps: Caps,
     /// Members whose parked entries are being lost, as told.
     pub(crate) losing: HashSet<Principal>,
+    pub(crate) beat: Beat,
 }
 
 /// See [`Known`]; opaque to the lane.
@@ -144,6 +146,7 @@ impl Retrier {
             });
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
+                () = self.beat.answered() => {}
                 event = watch.next() => self.note(event?),
                 () = tokio::time::sleep(wait) => {
                     self.gate.open().await;

@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::pulse::Beat;
 use crate::reader::ReaderProgress;
 use crate::room::Room;
 use crate::view::{Feed, View};
@@ -59,6 +60,7 @@ pub(crate) struct Fanout {
     pub(crate) open: BTreeSet<u64>,
     /// The last post settled before this lane.
     pub(crate) floor: u64,
+    pub(crate) beat: Beat,
 }
 
 /// A post that has been read and awaits its plan.
@@ -105,6 +107,7 @@ impl Fanout {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                () = self.beat.answered() => {}
                 Some(routed) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(routed).await;
                     room.confirmed();

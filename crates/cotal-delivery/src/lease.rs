@@ -19,10 +19,6 @@ use tracing::{debug, error, info, warn};
 use crate::clock::now_ms;
 use crate::gate::GateKeeper;
 
-/// The row's lifetime in the bucket, in milliseconds.
-const TTL_MS: i64 = 30_000;
-/// Three renewals fit into it.
-const RENEW_MS: i64 = 10_000;
 /// Inputs that the lane may have given and the keeper not yet taken.
 const INPUTS: usize = 16;
 
@@ -149,14 +145,16 @@ pub(crate) fn lease(
     space: &Space,
     holder: Principal,
     incarnation: String,
+    ttl: Duration,
     gate: GateKeeper,
 ) -> (Lease, Keeper) {
+    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let (sender, inputs) = mpsc::channel(INPUTS);
     let (standing, seen) = watch::channel(Standing::Claiming);
     let keeper = Keeper {
         space: space.clone(),
         kv: Kv::new(connection, &space.bucket(Bucket::Delivery)),
-        rules: LeaseKeeper::new(holder, incarnation, now_ms(), TTL_MS, RENEW_MS),
+        rules: LeaseKeeper::new(holder, incarnation, now_ms(), ttl_ms, ttl_ms / 3),
         gate,
         started: Instant::now(),
         inputs,
@@ -215,7 +213,8 @@ impl Keeper {
 
     fn stop_serving(&self) {
         self.gate.set(None);
-        if self.standing.send_replace(Standing::Quiet) == Standing::Serve {
+        let served = self.standing.send_replace(Standing::Quiet) == Standing::Serve;
+        if served && !self.rules.is_stopping() {
             warn!(space = %self.space, "serving stops until the lease is proven");
         }
     }
@@ -356,10 +355,44 @@ fn answer<T>(outcome: Result<T, NatsError>) -> Result<T, Failure> {
         match error {
             NatsError::Conflict { .. } => Failure::Conflict,
             NatsError::Denied { .. } => Failure::Denied(error.to_string()),
-            NatsError::Timeout { .. }
-            | NatsError::Disconnected { .. }
-            | NatsError::NoResponders { .. } => Failure::Unanswered,
+            NatsError::NoResponders { .. } => Failure::NoResponders(error.to_string()),
+            NatsError::Timeout { .. } | NatsError::Disconnected { .. } => Failure::Unanswered,
             other => Failure::Refused(other.to_string()),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_nats::Operation;
+
+    use super::*;
+
+    #[test]
+    fn lse_4_each_answer_of_the_broker_keeps_its_kind() {
+        let text = || "x".to_owned();
+        let denied = NatsError::Denied { operation: Operation::Publish, subject: text() };
+        let conflict = NatsError::Conflict { what: text(), description: text(), err_code: 10_071 };
+        let full = NatsError::Refused {
+            what: text(),
+            description: "insufficient storage resources available".to_owned(),
+            code: 500,
+            err_code: 10_047,
+        };
+        let silent = NatsError::Timeout { what: text(), after: Duration::from_secs(5) };
+        let cut = NatsError::Disconnected { what: text() };
+        let nobody = NatsError::NoResponders { subject: text() };
+        let told = |error: NatsError| answer::<()>(Err(error)).unwrap_err();
+        assert_eq!(
+            told(denied),
+            Failure::Denied(
+                "denied: the broker forbids this credential to publish to x".to_owned(),
+            )
+        );
+        assert_eq!(told(conflict), Failure::Conflict);
+        assert!(matches!(told(full), Failure::Refused(said) if said.contains("insufficient")));
+        assert_eq!(told(silent), Failure::Unanswered);
+        assert_eq!(told(cut), Failure::Unanswered);
+        assert_eq!(told(nobody), Failure::NoResponders("nobody answers on x".to_owned()));
+    }
 }

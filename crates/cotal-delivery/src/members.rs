@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::anycast::Keeper;
+use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, serve, unknown};
 use crate::registry::{Registry, RegistryError};
 use crate::view::View;
@@ -30,6 +31,7 @@ impl Members {
     pub(crate) async fn run(
         self,
         requests: Subscription,
+        beat: Beat,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -38,7 +40,7 @@ impl Members {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        let (served, ()) = tokio::join!(serve(requests, &stop, answer), resuming);
+        let (served, ()) = tokio::join!(serve(requests, beat, &stop, answer), resuming);
         served
     }
 

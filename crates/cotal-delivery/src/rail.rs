@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::gate::Gate;
+use crate::pulse::Beat;
 use crate::renewal::settled;
 
 /// Requests of one service that are worked on at once; more wait in the subscription.
@@ -110,11 +111,13 @@ impl Rail {
     pub(crate) async fn answer_probes(
         self,
         mut probes: Subscription,
+        mut beat: Beat,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         loop {
             let probe = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
+                () = beat.answered() => continue,
                 probe = probes.next() => probe?,
             };
             let parse = |space: &Space, subject: &str| space.parse_live(DELIVERY, subject);
@@ -129,6 +132,7 @@ impl Rail {
 /// Answers requests until told to stop; what is being worked on is finished.
 pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
+    mut beat: Beat,
     stop: &CancellationToken,
     answer: impl Fn(Message) -> F,
 ) -> Result<(), NatsError> {
@@ -137,6 +141,7 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
+            () = beat.answered() => {}
             Some(_) = working.join_next(), if !working.is_empty() => {}
             taken = next_with_room(&mut requests, &room) => {
                 let (request, permit) = taken?;

@@ -33,6 +33,7 @@ use crate::evicted::{self, Looks};
 use crate::fanout::log_failure;
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::pulse::Beat;
 use crate::recall::Batches;
 use crate::retired::Remover;
 use crate::returned::Returned;
@@ -101,6 +102,7 @@ pub(crate) struct Reader {
     pub(crate) bookings: JoinSet<Booked>,
     /// Looks for waiting entries that the store's cap took.
     pub(crate) looks: Looks,
+    pub(crate) beat: Beat,
 }
 
 /// An entry that leaves the reader, and whether the dead bucket holds it.
@@ -147,6 +149,7 @@ impl Reader {
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                () = self.beat.answered() => continue,
                 Some(done) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(done, batches == 1).await;
                     continue;

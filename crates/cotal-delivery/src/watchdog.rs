@@ -45,10 +45,11 @@ impl BrokerWatch {
         let mut tick = tokio::time::interval(period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let mut heard = None;
             let event = tokio::select! {
                 biased;
                 event = events.recv() => match event {
-                    Ok(event) => self.told(&event),
+                    Ok(event) => told(heard.insert(event)),
                     // A burst was missed; the state itself is the truth.
                     Err(RecvError::Lagged(_)) => Some(self.state()),
                     Err(RecvError::Closed) => Some(Event::Disconnected),
@@ -57,7 +58,10 @@ impl BrokerWatch {
                 _ = tick.tick() => Some(Event::Tick),
             };
             let Some(event) = event else { continue };
-            if let Some(end) = rules.on(event, now()).and_then(|verdict| self.say(verdict)) {
+            // The clock has started, or stopped, before anybody can read that it has.
+            let verdict = rules.on(event, now());
+            self.note(heard.as_ref());
+            if let Some(end) = verdict.and_then(|verdict| self.say(verdict)) {
                 return end;
             }
         }
@@ -67,18 +71,15 @@ impl BrokerWatch {
         if self.connection.is_connected() { Event::Connected } else { Event::Disconnected }
     }
 
-    fn told(&self, event: &ConnEvent) -> Option<Event> {
-        match event {
-            ConnEvent::Connected => {
+    fn note(&self, heard: Option<&ConnEvent>) {
+        match heard {
+            Some(ConnEvent::Connected) => {
                 info!(space = %self.space, "the broker connection is back");
-                Some(Event::Connected)
             }
-            ConnEvent::Disconnected => {
+            Some(ConnEvent::Disconnected) => {
                 warn!(space = %self.space, "the broker connection dropped; redialling");
-                Some(Event::Disconnected)
             }
-            ConnEvent::AuthExpired => Some(Event::Expired),
-            _ => None,
+            _ => {}
         }
     }
 
@@ -92,5 +93,14 @@ impl BrokerWatch {
             Verdict::PastBackstop => Some(LaneError::BrokerGonePastBackstop),
             Verdict::NotRenewed => Some(LaneError::NotRenewed),
         }
+    }
+}
+
+fn told(event: &ConnEvent) -> Option<Event> {
+    match event {
+        ConnEvent::Connected => Some(Event::Connected),
+        ConnEvent::Disconnected => Some(Event::Disconnected),
+        ConnEvent::AuthExpired => Some(Event::Expired),
+        _ => None,
     }
 }

@@ -7,7 +7,8 @@ use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_workspace::{FileStore, Secret, SecretKey, SecretKind, SecretStore as _};
 
 async fn two_spaces() -> (Mesh, FileStore) {
-    let options = MeshOptions { spaces: vec!["main".into(), "other".into()] };
+    let options =
+        MeshOptions { spaces: vec!["main".into(), "other".into()], ..MeshOptions::default() };
     let mesh = Mesh::with(options).await;
     let store = FileStore::new(mesh.root().clone());
     (mesh, store)

@@ -24,8 +24,12 @@ const ADMIN_WITHIN: Duration = Duration::from_secs(15);
 pub enum Liveness {
     /// It answered that it serves.
     Bound,
-    /// It answered that it is quiet, or the broker said that nobody listens.
+    /// It answered that it does not serve at the moment.
+    Quiet,
+    /// The broker said that nobody listens.
     Unbound,
+    /// The broker forbids to ask.
+    Denied(String),
     /// Nothing was proven.
     Unknown(String),
 }
@@ -52,10 +56,11 @@ impl Rail {
         match self.ask(&subject, body, PROBE_WITHIN).await {
             Ok(reply) => match serde_json::from_slice::<PlaneReply>(&reply.payload) {
                 Ok(PlaneReply { state: Plane::Bound }) => Liveness::Bound,
-                Ok(_) => Liveness::Unbound,
+                Ok(_) => Liveness::Quiet,
                 Err(error) => Liveness::Unknown(format!("its answer does not read: {error}")),
             },
             Err(NatsError::NoResponders { .. }) => Liveness::Unbound,
+            Err(error @ NatsError::Denied { .. }) => Liveness::Denied(error.to_string()),
             Err(error) => Liveness::Unknown(error.to_string()),
         }
     }

@@ -68,6 +68,9 @@ async fn silence_and_absence_of_a_responder_are_two_things() {
     let within = Some(Duration::from_millis(200));
     let error = connection.request("nobody", None, Bytes::new(), within).await.unwrap_err();
     assert!(matches!(error, NatsError::NoResponders { .. }), "{error:?}");
+    let error = connection.publish_confirmed("no.stream", None, Bytes::new(), None).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, NatsError::NoResponders { .. }), "{error:?}");
     let _mute = connection.subscribe("mute", None).await.expect("a subscription");
     let error = connection.request("mute", None, Bytes::new(), within).await.unwrap_err();
     assert!(matches!(error, NatsError::Timeout { .. }), "{error:?}");

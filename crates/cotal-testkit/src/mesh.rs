@@ -28,6 +28,8 @@ use crate::peer::Peer;
 pub struct MeshOptions {
     /// Spaces; one named `main` when empty.
     pub spaces: Vec<String>,
+    /// The cap of the broker's stores, in bytes.
+    pub max_file_store: Option<u64>,
 }
 
 /// A broker, its trust, and provisioned spaces.
@@ -36,6 +38,7 @@ pub struct Mesh {
     dir: TempDir,
     root: Root,
     spaces: Vec<Space>,
+    max_file_store: Option<u64>,
     binary: BrokerBinary,
     broker: Option<Broker>,
     url: String,
@@ -81,8 +84,16 @@ impl Mesh {
             .map(|space| Authority::create_or_open(&root, space).expect("trust material"))
             .collect();
         let binary = broker_binary();
-        let mut mesh =
-            Self { dir, root, spaces, binary, broker: None, url: String::new(), port: 0 };
+        let mut mesh = Self {
+            dir,
+            root,
+            spaces,
+            max_file_store: options.max_file_store,
+            binary,
+            broker: None,
+            url: String::new(),
+            port: 0,
+        };
         mesh.launch_broker(ListenPort::Any).await;
         mesh.save_mesh_file();
         for authority in &authorities {
@@ -113,6 +124,7 @@ impl Mesh {
             durability: Durability::Default,
             tls: false,
             detach: false,
+            max_file_store: self.max_file_store,
         };
         let broker = launch.start().await.expect("a running broker");
         self.url = broker.url().to_owned();

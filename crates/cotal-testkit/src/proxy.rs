@@ -24,13 +24,13 @@ enum Line {
 pub struct Proxy {
     address: SocketAddr,
     line: Arc<watch::Sender<Line>>,
-    dialled: watch::Receiver<bool>,
+    dialled: watch::Receiver<usize>,
     needle: Needle,
     accepting: JoinHandle<()>,
 }
 
-/// The text that makes a proxy deaf when a client says it.
-type Needle = Arc<Mutex<Option<String>>>;
+/// A text, and what becomes of the line when a client says it.
+type Needle = Arc<Mutex<Option<(String, Line)>>>;
 
 impl Proxy {
     /// Listens on a free port and passes everything on to `target` (`host:port`).
@@ -41,7 +41,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let line = Arc::new(watch::Sender::new(Line::Open));
-        let (was_dialled, dialled) = watch::channel(false);
+        let (was_dialled, dialled) = watch::channel(0);
         let needle = Needle::default();
         let between = Between { line: Arc::clone(&line), needle: Arc::clone(&needle) };
         let accepting = tokio::spawn(accept(listener, target.to_owned(), between, was_dialled));
@@ -66,7 +66,30 @@ impl Proxy {
 
     /// From the moment that a client says `text`, everything the server answers is held back.
     pub fn deafen_at(&self, text: &str) {
-        *self.needle.lock().expect("no panic holds it") = Some(text.to_owned());
+        *self.needle.lock().expect("no panic holds it") = Some((text.to_owned(), Line::Deaf));
+    }
+
+    /// When a client says `text`, that and everything after it is held back, in both directions.
+    ///
+    /// # Panics
+    /// Never: no panic holds the lock.
+    pub fn stall_at(&self, text: &str) {
+        *self.needle.lock().expect("no panic holds it") = Some((text.to_owned(), Line::Stalled));
+    }
+
+    /// Waits until the text of [`Self::stall_at`] was said.
+    ///
+    /// # Panics
+    /// Never: the proxy holds the other end itself.
+    pub async fn stalled(&self) {
+        let mut line = self.line.subscribe();
+        line.wait_for(|line| *line == Line::Stalled).await.expect("a proxy that stands");
+    }
+
+    /// How many connections were made to it.
+    #[must_use]
+    pub fn dials(&self) -> usize {
+        *self.dialled.borrow()
     }
 
     /// Waits until the text of [`Self::deafen_at`] was said.
@@ -84,7 +107,7 @@ impl Proxy {
     /// When the proxy has failed.
     pub async fn dialled(&self) {
         let mut dialled = self.dialled.clone();
-        dialled.wait_for(|dialled| *dialled).await.expect("a proxy that accepts");
+        dialled.wait_for(|dials| *dials > 0).await.expect("a proxy that accepts");
     }
 
     /// Passes everything on again.
@@ -108,15 +131,13 @@ struct Between {
 }
 
 impl Between {
-    /// The answer must not pass before the line is deaf, so this comes before the text is passed.
+    /// The line must have changed before the text is passed on, so this comes first.
     fn hear(&self, said: &[u8]) {
         let mut needle = self.needle.lock().expect("no panic holds it");
         let heard = needle
-            .as_ref()
-            .is_some_and(|text| said.windows(text.len()).any(|part| part == text.as_bytes()));
-        if heard {
-            *needle = None;
-            self.line.send_replace(Line::Deaf);
+            .take_if(|(text, _)| said.windows(text.len()).any(|part| part == text.as_bytes()));
+        if let Some((_, line)) = heard {
+            self.line.send_replace(line);
         }
     }
 }
@@ -125,10 +146,10 @@ async fn accept(
     listener: TcpListener,
     target: String,
     between: Between,
-    dialled: watch::Sender<bool>,
+    dialled: watch::Sender<usize>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
-        dialled.send_replace(true);
+        dialled.send_modify(|dials| *dials += 1);
         if *between.line.borrow() == Line::Cut {
             continue;
         }
@@ -163,10 +184,10 @@ async fn pass(
     let mut line = between.line.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n) = from.read(&mut buffer).await {
+        hear(&buffer[..n]);
         if n == 0 || line.wait_for(|line| !held.contains(line)).await.is_err() {
             return;
         }
-        hear(&buffer[..n]);
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }

@@ -327,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn lif_11_an_unreadable_command_line_is_believed() {
+        let (_dir, file) = record();
+        let mut command = Command::new("cat");
+        command.arg0("").stdin(std::process::Stdio::piped());
+        let nameless = Running(command.spawn().unwrap());
+        let line = format!("/proc/{}/cmdline", nameless.pid());
+        while std::fs::read(&line).unwrap() != [0] {
+            std::thread::yield_now();
+        }
+        file.write(nameless.pid()).unwrap();
+        assert_eq!(file.verify().unwrap(), Standing::Live { pid: nameless.pid() });
+    }
+
+    #[test]
     fn lif_11_a_record_without_a_number_is_stale() {
         for text in ["", "x", "0", "-1", "1 2"] {
             let (_dir, file) = record();

@@ -236,10 +236,22 @@ fn working_directory() -> anyhow::Result<PathBuf> {
 }
 
 fn registry_path() -> Option<PathBuf> {
+    Some(config_home()?.join("cotal/meshes.json"))
+}
+
+/// Where the user's configuration is kept.
+pub fn config_home() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let config = match variable("XDG_CONFIG_HOME") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(&variable("HOME")?).join(".config"),
-    };
-    Some(config.join("cotal/meshes.json"))
+    match variable("XDG_CONFIG_HOME") {
+        Some(dir) => Some(PathBuf::from(dir)),
+        None => Some(Path::new(&variable("HOME")?).join(".config")),
+    }
+}
+
+/// This binary. The kernel marks the path of one that was replaced while it runs; what stands there
+/// now is its successor, and a daemon is better started from that.
+pub fn own_program() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Ok(replaced.map_or_else(|| path.clone(), PathBuf::from))
 }

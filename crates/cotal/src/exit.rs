@@ -175,7 +175,7 @@ fn of_lane(error: &LaneError) -> Option<Exit> {
             LeaseError::Refused { source, .. } | LeaseError::NotReacquired { source, .. },
         ) => Some(of_lease(source)),
         LaneError::Broker { source, .. } => Some(of_nats(source)),
-        LaneError::BrokerGone => Some(Exit::Unreachable),
+        LaneError::BrokerGone | LaneError::BrokerGonePastBackstop => Some(Exit::Unreachable),
         _ => None,
     }
 }
@@ -186,6 +186,7 @@ fn of_lease(failure: &LeaseFailure) -> Exit {
         LeaseFailure::Denied(_) => Exit::Denied,
         LeaseFailure::Refused(_) => Exit::Refused,
         LeaseFailure::Unanswered => Exit::TimedOut,
+        LeaseFailure::NoResponders(_) => Exit::NotServing,
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{Keeper, ROUNDS, too_busy};
+use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, serve, unknown};
 use crate::registry::RegistryError;
 
@@ -26,6 +27,7 @@ impl Takes {
     pub(crate) async fn run(
         self,
         requests: Subscription,
+        beat: Beat,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -33,7 +35,7 @@ impl Takes {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        serve(requests, &stop, answer).await
+        serve(requests, beat, &stop, answer).await
     }
 
     async fn answer(&self, message: &Message) {

@@ -21,14 +21,18 @@ use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
 use crate::gate;
 use crate::lease::{self, Keeper, Lease, LeaseError};
+use crate::pulse::Progress;
 use crate::view::ViewError;
-use parts::Parts;
+use parts::{Claim, Parts};
 
 /// How long what was taken in may take to finish at a stop.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often the records of role requests are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
+
+/// The time to live of the lease bucket (`docs/wire.md` §4).
+const LEASE_TTL: Duration = Duration::from_secs(30);
 
 /// How to run a lane.
 #[derive(Clone)]
@@ -45,6 +49,8 @@ pub struct LaneOptions {
     pub windows: Windows,
     /// How often the records of role requests are swept (ANY-6).
     pub sweep_every: Duration,
+    /// How long the lease bucket keeps a row; three renewals fit into it.
+    pub lease_ttl: Duration,
 }
 
 impl LaneOptions {
@@ -57,6 +63,7 @@ impl LaneOptions {
             store,
             windows: Windows::new(None, None),
             sweep_every: SWEEP_EVERY,
+            lease_ttl: LEASE_TTL,
         }
     }
 }
@@ -124,6 +131,7 @@ fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
 pub struct Lane {
     stop: CancellationToken,
     stage: watch::Receiver<Stage>,
+    progress: Progress,
     task: JoinHandle<Result<(), LaneError>>,
 }
 
@@ -133,14 +141,21 @@ impl Lane {
     pub fn start(options: LaneOptions) -> Self {
         let stop = CancellationToken::new();
         let (sender, stage) = watch::channel(Stage::Starting);
-        let task = tokio::spawn(run(options, stop.clone(), sender));
-        Self { stop, stage, task }
+        let progress = Progress::default();
+        let task = tokio::spawn(run(options, progress.clone(), stop.clone(), sender));
+        Self { stop, stage, progress, task }
     }
 
     /// How far it has come, and when that changes.
     #[must_use]
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.stage.clone()
+    }
+
+    /// Asks whether it gets on.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
     }
 
     /// Tells it to finish what it took in, release the lease and end.
@@ -165,16 +180,18 @@ impl Drop for Lane {
 
 async fn run(
     options: LaneOptions,
+    progress: Progress,
     stop: CancellationToken,
     stage: watch::Sender<Stage>,
 ) -> Result<(), LaneError> {
-    let outcome = claim_and_serve(&options, &stop, &stage).await;
+    let outcome = claim_and_serve(&options, progress, &stop, &stage).await;
     stage.send_replace(Stage::Ended);
     outcome
 }
 
 async fn claim_and_serve(
     options: &LaneOptions,
+    progress: Progress,
     stop: &CancellationToken,
     stage: &watch::Sender<Stage>,
 ) -> Result<(), LaneError> {
@@ -196,9 +213,11 @@ async fn claim_and_serve(
         &options.space,
         identity.principal.clone(),
         incarnation.clone(),
+        options.lease_ttl,
         gate_keeper,
     );
-    let parts = Parts::new(options, &connection, connect, identity, incarnation, gate);
+    let claim = Claim { identity, incarnation, gate, progress };
+    let parts = Parts::new(options, &connection, connect, claim);
     let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
     connection.close(FINISH_WITHIN).await;
     outcome

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
-use cotal_nats::{ConnectOptions, Connection, Engine, Writer, WriterOptions};
+use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, Engine, Writer, WriterOptions};
 use cotal_rules::waiting::Waiting;
 use cotal_rules::watchdog::Windows;
-use cotal_wire::names::{ANYCAST_TAKE, DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
+use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
 use tokio::sync::{mpsc, watch};
@@ -29,6 +29,7 @@ use crate::gate::Gate;
 use crate::intake::Intake;
 use crate::lease::Lease;
 use crate::members::Members;
+use crate::pulse::{Progress, Witness};
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
 use crate::recall::{self, Batches, Recall};
@@ -53,6 +54,14 @@ const PULL_POSTS: usize = 128;
 /// Entries pulled ahead of judging.
 const PULL_ENTRIES: usize = 2_000;
 
+/// As whom and under which lease a lane runs.
+pub(super) struct Claim {
+    pub(super) identity: Identity,
+    pub(super) incarnation: String,
+    pub(super) gate: Gate,
+    pub(super) progress: Progress,
+}
+
 /// What the components of a lane share.
 pub(super) struct Parts {
     space: Space,
@@ -64,6 +73,8 @@ pub(super) struct Parts {
     connect: ConnectOptions,
     identity: Identity,
     incarnation: String,
+    /// Called on by whoever wants to know whether the lane gets on.
+    alive: Progress,
     /// Whether start-up is finished (CRD-3).
     started: watch::Sender<bool>,
     /// Whether the connection is about to move (ADM-8).
@@ -84,10 +95,9 @@ impl Parts {
         options: &LaneOptions,
         connection: &Connection,
         connect: ConnectOptions,
-        identity: Identity,
-        incarnation: String,
-        gate: Gate,
+        claim: Claim,
     ) -> Self {
+        let Claim { identity, incarnation, gate, progress: alive } = claim;
         let (changes, recall) = recall::changes();
         let scanner = Scanner {
             space: options.space.clone(),
@@ -107,6 +117,7 @@ impl Parts {
             identity,
             view: View::new(connection, &options.space, &incarnation, changes),
             incarnation,
+            alive,
             batches: Arc::default(),
             returned: Returned::default(),
             recall: Mutex::new(Some(recall)),
@@ -145,7 +156,13 @@ impl Parts {
             } => served,
         };
         finish.cancel();
-        if tokio::time::timeout(FINISH_WITHIN, drain(&mut tasks)).await.is_err() {
+        // Without a broker nothing can be finished.
+        let gone = matches!(
+            outcome,
+            Err(LaneError::BrokerGone | LaneError::BrokerGonePastBackstop | LaneError::NotRenewed)
+        );
+        let within = if gone { Duration::ZERO } else { FINISH_WITHIN };
+        if tokio::time::timeout(within, drain(&mut tasks)).await.is_err() {
             warn!(space = %self.space, "not everything was finished in time; it comes again");
         }
         outcome
@@ -188,10 +205,12 @@ impl Parts {
             remover: self.remover(),
             caps,
             losing: HashSet::new(),
+            beat: self.alive.beat("the retrier"),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
         self.start_recall(tasks, stop);
+        self.start_witness(tasks, stop);
         let renewal = self.start_renewal(tasks, stop, renewed);
         self.start_rails(tasks, stop, inbox, renewal).await?;
         Ok(())
@@ -220,6 +239,19 @@ impl Parts {
             Ok(())
         });
         renewal
+    }
+
+    fn start_witness(&self, tasks: &mut Tasks, stop: &CancellationToken) {
+        let witness = Witness {
+            kv: Kv::new(&self.connection, &self.space.bucket(Bucket::Delivery)),
+            incarnation: self.incarnation.clone(),
+            beat: self.alive.beat("the lease"),
+        };
+        let token = stop.clone();
+        tasks.spawn(async move {
+            witness.run(token).await;
+            Ok(())
+        });
     }
 
     fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken) {
@@ -276,6 +308,7 @@ impl Parts {
             bookings: JoinSet::new(),
             looks: Looks::new(&self.space, &self.connection),
             floor: info.ack_floor.stream_seq,
+            beat: self.alive.beat("the reader"),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(reader.run(token).await?) });
@@ -320,6 +353,7 @@ impl Parts {
             backlog,
             open: BTreeSet::new(),
             floor: info.ack_floor.stream_seq,
+            beat: self.alive.beat("fan-out"),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(fanout.run(token).await?) });
@@ -370,11 +404,16 @@ impl Parts {
         };
         let failed = "a control rail failed";
         let token = stop.clone();
-        tasks.spawn(async move { members.run(agents, token).await.map_err(broker(failed)) });
+        let beat = self.alive.beat("the control rail");
+        tasks.spawn(async move { members.run(agents, beat, token).await.map_err(broker(failed)) });
         let token = stop.clone();
-        tasks.spawn(async move { admin.run(admins, token).await.map_err(broker(failed)) });
+        let beat = self.alive.beat("the admin rail");
+        tasks.spawn(async move { admin.run(admins, beat, token).await.map_err(broker(failed)) });
         let token = stop.clone();
-        tasks.spawn(async move { rail.answer_probes(probes, token).await.map_err(broker(failed)) });
+        let beat = self.alive.beat("the probes");
+        tasks.spawn(async move {
+            rail.answer_probes(probes, beat, token).await.map_err(broker(failed))
+        });
         let token = stop.clone();
         tasks.spawn(async move {
             reader.run(token).await;
@@ -396,9 +435,10 @@ impl Parts {
         let takes = rail.bind(self.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
         let takes = takes.map_err(broker("cannot bind the control rails"))?;
         let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
+        let beat = self.alive.beat("the rail of takes");
         let token = stop.clone();
         tasks.spawn(async move {
-            service.run(takes, token).await.map_err(broker("a control rail failed"))
+            service.run(takes, beat, token).await.map_err(broker("a control rail failed"))
         });
         let (kept, gate, token) = (Arc::clone(&keeper), self.gate.clone(), stop.clone());
         let every = self.sweep_every;

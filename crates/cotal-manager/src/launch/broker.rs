@@ -9,6 +9,7 @@ use cotal_broker::{
 use cotal_trust::Trust;
 use cotal_wire::limits::MAX_CONTROL_LINE;
 use cotal_workspace::files::{self, Privacy};
+use cotal_workspace::log::DEFAULT_MAX_BYTES;
 use cotal_workspace::{Durability, Root, process};
 
 use super::process::{Process, Stopped};
@@ -34,6 +35,8 @@ pub struct BrokerLaunch<'a> {
     pub tls: bool,
     /// Leave it running when this process ends.
     pub detach: bool,
+    /// The most bytes that its stores may hold, when it is not the broker's own share of the disk.
+    pub max_file_store: Option<u64>,
 }
 
 impl BrokerLaunch<'_> {
@@ -60,11 +63,14 @@ impl BrokerLaunch<'_> {
         let mut config = ServerConfig::new("cotal", root.broker_jetstream());
         config.port = self.port;
         config.pid_file = Some(root.broker_pid());
+        config.log_file = Some(root.broker_log());
+        config.log_size_limit = Some(DEFAULT_MAX_BYTES);
         config.max_control_line = u32::try_from(MAX_CONTROL_LINE).unwrap_or(u32::MAX);
         config.jetstream.sync = match self.durability {
             Durability::Default => Sync::Periodic,
             Durability::Strict => Sync::Always,
         };
+        config.jetstream.max_file_store = self.max_file_store;
         config.tls = self.tls.then(|| super::tls::certificate(root));
         if let Some(trust) = self.trust {
             config.auth = Auth::Jwt(Jwt {

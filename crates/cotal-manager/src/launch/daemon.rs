@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cotal_wire::Space;
 use cotal_workspace::lock::LockError;
+use cotal_workspace::record::Stale;
 use cotal_workspace::{Component, PidFile, Reservation, Root, Segment, Standing};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
@@ -109,7 +110,8 @@ impl DaemonLaunch {
     }
 
     /// Its output goes to its own log (LIF-7), and it has a process group of its own: an interrupt
-    /// from the terminal is for whoever decides the order in which things end.
+    /// from the terminal is for whoever decides the order in which things end. What is said to a
+    /// service manager is said by whoever that started.
     fn spawn(&self) -> Result<Daemon, ManagerError> {
         let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
         let log = self.root.delivery_log(&Segment::from(&self.space));
@@ -122,6 +124,8 @@ impl DaemonLaunch {
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out)
             .process_group(0)
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
             .spawn()
             .map_err(failed)?;
         let record = daemon_record(&self.root, &self.space);
@@ -224,6 +228,17 @@ pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, Man
         Some(daemon) => Ok(Some(daemon)),
         None => recorded(&launched_record(root, space)),
     }
+}
+
+/// The process that last recorded itself as the space's daemon, when it is provably gone.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn dead_daemon(root: &Root, space: &Space) -> Result<Option<u32>, ManagerError> {
+    Ok(match daemon_record(root, space).verify()? {
+        Standing::Stale(Stale::Gone(pid) | Stale::Reused(pid)) => Some(pid),
+        Standing::Stale(_) | Standing::Live { .. } | Standing::Absent => None,
+    })
 }
 
 fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {

@@ -10,7 +10,8 @@ mod tls;
 
 pub use broker::{BrokerLaunch, running_broker, stop_broker};
 pub use daemon::{
-    Daemon, DaemonLaunch, Patience, Started, daemon_record, running_daemon, stop_daemon,
+    Daemon, DaemonLaunch, Patience, Started, daemon_record, dead_daemon, running_daemon,
+    stop_daemon,
 };
 pub use process::{Process, Stopped};
 pub use tls::{OwnCertificate, ensure_certificate};

@@ -26,7 +26,8 @@ impl LeaseKeeper {
                 let ready = matches!(op, Op::Update { ready: true, .. });
                 self.confirmed(revision, ready, sent);
             }
-            (Err(Failure::Unanswered), _) => {
+            (Err(failure @ (Failure::Unanswered | Failure::NoResponders(_))), _) => {
+                self.silence = failure;
                 self.unresolved = Some(self.unresolved.map_or(sent, |first| first.min(sent)));
                 if op == Op::Create {
                     self.strays = self.strays.saturating_add(1);
@@ -94,7 +95,11 @@ impl LeaseKeeper {
         }
         match result {
             Ok(found) => self.answered(&found, now_ms),
-            Err(Failure::Unanswered | Failure::Conflict) => self.next_op_at = now_ms + RETRY_MS,
+            Err(failure @ (Failure::Unanswered | Failure::NoResponders(_))) => {
+                self.silence = failure;
+                self.next_op_at = now_ms + RETRY_MS;
+            }
+            Err(Failure::Conflict) => self.next_op_at = now_ms + RETRY_MS,
             Err(failure) => match self.phase {
                 Phase::Claiming { .. } => self.end(Exit::Claim(failure), effects),
                 Phase::Running if !self.serving => self.end(Exit::Lost(failure), effects),

@@ -79,6 +79,8 @@ pub struct LeaseKeeper {
     valid_until: i64,
     /// The operation in flight, and when it was sent.
     pending: Option<(Op, i64)>,
+    /// How the last operation stayed without an answer, for a claim that ends so.
+    silence: Failure,
     /// When the oldest write was sent whose outcome is not known.
     unresolved: Option<i64>,
     /// Creates that were never answered and may still be stored, over a key that is free by then.
@@ -112,6 +114,7 @@ impl LeaseKeeper {
             seen: 0,
             valid_until: i64::MIN,
             pending: None,
+            silence: Failure::Unanswered,
             unresolved: None,
             strays: 0,
             stray_sent: i64::MAX,
@@ -135,6 +138,12 @@ impl LeaseKeeper {
     #[must_use]
     pub fn serving_until(&self) -> Option<i64> {
         self.serving.then_some(self.valid_until)
+    }
+
+    /// Whether it was told to release and end.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. } | Phase::Ended)
     }
 
     /// When [`Input::Tick`] is due, if nothing else happens before.
@@ -250,7 +259,7 @@ impl LeaseKeeper {
             }
             (Phase::Claiming { .. }, View::Garbled { .. }) => Some(Exit::Tampered),
             (Phase::Claiming { give_up_at }, _) if now_ms >= give_up_at => {
-                Some(Exit::Claim(Failure::Unanswered))
+                Some(Exit::Claim(self.silence.clone()))
             }
             (Phase::Running, View::Foreign { holder, .. }) => {
                 Some(Exit::Taken { holder: holder.clone() })

@@ -90,6 +90,19 @@ fn lse_4_lse_5_a_claim_that_is_refused_says_as_the_broker_said() {
 }
 
 #[test]
+fn lse_5_a_claim_that_nobody_answers_says_whether_the_broker_or_the_store_was_silent() {
+    for failure in [Failure::Unanswered, Failure::NoResponders("nobody".into())] {
+        let mut keeper = keeper();
+        keeper.on(Input::Start, 0);
+        assert!(keeper.on(Input::Written(Err(failure.clone())), 5).is_empty(), "it is asked again");
+        assert_eq!(keeper.on(Input::Tick, 1_005), [Effect::Read]);
+        keeper.on(Input::Read(Err(failure.clone())), 1_006);
+        let effects = keeper.on(Input::Tick, TTL);
+        assert_eq!(effects.last(), Some(&Effect::Exit(Exit::Claim(failure))));
+    }
+}
+
+#[test]
 fn lse_6_a_failed_renewal_is_a_question_and_not_a_verdict() {
     for failure in [Failure::Unanswered, Failure::Refused("insufficient".into())] {
         let mut keeper = serving();

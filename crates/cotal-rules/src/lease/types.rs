@@ -52,6 +52,10 @@ pub enum Failure {
     /// No answer: it may have happened, and may happen yet.
     #[error("the broker did not answer")]
     Unanswered,
+    /// The broker says that nobody takes it: its store is not there, or not there yet. It is asked
+    /// again like what was not answered, and told apart where it is told.
+    #[error("{0}")]
+    NoResponders(String),
 }
 
 /// What happened.

@@ -80,7 +80,7 @@ fn matches(grant: &str, subject: &str) -> bool {
 
 async fn mesh_with_bob() -> (Mesh, Creds) {
     let spaces = vec!["main".to_owned(), "other".to_owned()];
-    let mesh = Mesh::with(MeshOptions { spaces }).await;
+    let mesh = Mesh::with(MeshOptions { spaces, ..MeshOptions::default() }).await;
     let bob = mesh.add_agent("bob", &["secret"], &["secret"], None).await;
     (mesh, Creds::parse(&bob).expect("a credential"))
 }

@@ -128,7 +128,7 @@ async fn all_seeing(mesh: &Mesh, space: &str) -> Connection {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_space_is_an_account_and_shows_nothing_to_another() {
     let spaces = vec!["main".to_owned(), "other".to_owned()];
-    let mesh = Mesh::with(MeshOptions { spaces }).await;
+    let mesh = Mesh::with(MeshOptions { spaces, ..MeshOptions::default() }).await;
     let alice: Peer = mesh.peer("alice", &["team.>"], &["team.>"]).await;
     let (own, foreign) = (all_seeing(&mesh, "main").await, all_seeing(&mesh, "other").await);
     let mut seen = own.subscribe("cotal.>", None).await.expect("an own subscription");

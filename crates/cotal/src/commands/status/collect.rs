@@ -70,8 +70,8 @@ async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::
     let (own, connection) = authority.connect(Office::Operator, &address).await?;
     status.delivery = Some(match Rail::new(&connection, &space, &own).probe().await {
         Liveness::Bound => "bound",
-        Liveness::Unbound => "unbound",
-        Liveness::Unknown(why) => {
+        Liveness::Unbound | Liveness::Quiet => "unbound",
+        Liveness::Unknown(why) | Liveness::Denied(why) => {
             status.errors.push(why);
             "unknown"
         }

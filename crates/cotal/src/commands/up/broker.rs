@@ -64,6 +64,7 @@ pub(super) async fn ensure(
         durability: plan.durability,
         tls: plan.tls,
         detach: args.detach,
+        max_file_store: None,
     };
     let broker = launch.start().await?;
     let (version, source, url) = (&binary.version, binary.source, broker.url());

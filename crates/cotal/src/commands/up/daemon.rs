@@ -1,19 +1,29 @@
 //! The delivery daemon of a space, as `up` starts it and proves it (LIF-6).
 
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cotal_manager::launch::{Daemon, DaemonLaunch, Started, running_daemon};
+use cotal_manager::launch::{Daemon, DaemonLaunch, Started, dead_daemon, running_daemon};
 use cotal_manager::{Authority, Liveness, Office, Rail};
-use cotal_wire::Space;
-use cotal_workspace::Segment;
+use cotal_nats::{Bucket, Connection, Entry};
+use cotal_wire::creds::Creds;
+use cotal_wire::names::{self, LEASE_KEY};
+use cotal_wire::rows::LeaseRow;
+use cotal_wire::{Principal, Space};
+use cotal_workspace::{FileStore, SecretKey, SecretKind, SecretStore as _, Segment};
+use tokio::time::{Instant, sleep};
 
 use super::Up;
+use crate::context::own_program;
 use crate::exit::Exit;
 
 /// A daemon with 100,000 rows is ready in two seconds; a busy machine gets more.
 const SERVING_WITHIN: Duration = Duration::from_secs(30);
+
+/// The lease of a daemon that crashed stands for 30 s; the broker takes about a second to notice
+/// that a row has expired.
+pub(super) const LEASE_GONE_WITHIN: Duration = Duration::from_secs(32);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A daemon that this process started.
 pub(super) struct Launched<'a> {
@@ -40,6 +50,7 @@ pub(super) async fn ensure<'a>(
     let outcome = if let Some(daemon) = running_daemon(&up.root, space)? {
         (attached(up, space, daemon.pid(), &rail.probe().await), None)
     } else {
+        outlive_the_dead(up, space, &connection).await?;
         let mut daemon = launch(up, space)?.start().await?;
         match report(up, space, &mut daemon, &rail).await? {
             Report::Serving => (Exit::Ok, Some(Launched { authority, daemon })),
@@ -48,6 +59,53 @@ pub(super) async fn ensure<'a>(
     };
     connection.close(crate::context::CLOSE_WITHIN).await;
     Ok(outcome)
+}
+
+/// The lease of a daemon that died on this machine stands until it expires, and refuses its
+/// successor until then. Only such a one is waited for: of any other holder nothing is known.
+async fn outlive_the_dead(
+    up: &Up<'_>,
+    space: &Space,
+    connection: &Connection,
+) -> anyhow::Result<()> {
+    let Some(died) = dead_daemon(&up.root, space)? else {
+        return Ok(());
+    };
+    let key = SecretKey::new(space, SecretKind::Delivery);
+    let Some(secret) = FileStore::new(up.root.clone()).get(&key)? else {
+        return Ok(());
+    };
+    let own = Creds::parse(secret.expose())?.claims.principal()?;
+    let bucket = Bucket::new(connection, &space.bucket(names::Bucket::Delivery));
+    let until = Instant::now() + LEASE_GONE_WITHIN;
+    let mut said = false;
+    while holder(&bucket).await?.is_some_and(|holder| holder == own) && Instant::now() < until {
+        if !std::mem::replace(&mut said, true) {
+            up.ctx.out.note(format!(
+                "  space {space}: delivery daemon {died} died and its lease still stands; waiting \
+                 for it to expire, at most {} s",
+                LEASE_GONE_WITHIN.as_secs()
+            ));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Who holds the lease.
+async fn holder(bucket: &Bucket) -> anyhow::Result<Option<Principal>> {
+    let entry = bucket.get(LEASE_KEY).await?;
+    let row = entry.as_ref().and_then(Entry::live).map(|value| LeaseRow::parse(value));
+    // What is no lease is nobody's; the daemon itself says what it thinks of it.
+    Ok(row.and_then(Result::ok).map(|row| row.holder))
+}
+
+/// Asks the daemon of a space whether it serves.
+pub(super) async fn probed(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Liveness> {
+    let (own, connection) = authority.connect(Office::Operator, &up.address).await?;
+    let probed = Rail::new(&connection, authority.space(), &own).probe().await;
+    connection.close(crate::context::CLOSE_WITHIN).await;
+    Ok(probed)
 }
 
 fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
@@ -96,14 +154,6 @@ pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<DaemonLaunch>
     })
 }
 
-/// This binary. The kernel marks the path of one that was replaced while it runs; what stands there
-/// now is its successor, and a daemon is better started from that.
-fn own_program() -> std::io::Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
-    Ok(replaced.map_or_else(|| path.clone(), PathBuf::from))
-}
-
 fn serving(up: &Up<'_>, space: &Space, pid: u32) {
     let line = format!("space {space}: delivery daemon {pid} answered that it serves");
     up.ctx.out.proven(line);
@@ -118,10 +168,14 @@ pub(super) fn not_there(up: &Up<'_>, space: &Space, how: &str, reason: &str) {
     }
 }
 
-fn said(probed: &Liveness) -> String {
+/// What a probe said, for a person.
+pub(super) fn said(probed: &Liveness) -> String {
     match probed {
         Liveness::Bound => "its responder answered".to_owned(),
         Liveness::Unbound => "its responder is not bound".to_owned(),
-        Liveness::Unknown(why) => format!("the probe proved nothing: {why}"),
+        Liveness::Quiet => "its responder answered that it is quiet".to_owned(),
+        Liveness::Unknown(why) | Liveness::Denied(why) => {
+            format!("the probe proved nothing: {why}")
+        }
     }
 }

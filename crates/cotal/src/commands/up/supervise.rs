@@ -15,9 +15,8 @@ use tokio::time::sleep;
 use super::Up;
 use super::daemon::{self, Launched, Report};
 
-/// The lease of a daemon that crashed stands for 30 s, so nothing that comes sooner may serve; the
-/// broker takes about a second to notice that a row has expired.
-const RETRY_AFTER: Duration = Duration::from_secs(32);
+/// Nothing that comes sooner than the dead one's lease is gone may serve.
+const RETRY_AFTER: Duration = daemon::LEASE_GONE_WITHIN;
 
 /// Restarts a daemon as often as it dies. Returns once it was stopped.
 pub(super) async fn watch(up: &Up<'_>, launched: Launched<'_>) {

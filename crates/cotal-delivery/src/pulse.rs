@@ -1,0 +1,159 @@
+//! Proof that a lane gets on.
+//!
+//! Invariant: a loop answers a call itself, between two pieces of its work. One that hangs stays
+//! silent, whatever the clock and the other loops do, so no timer can speak for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cotal_nats::Bucket as Kv;
+use cotal_wire::names::LEASE_KEY;
+use cotal_wire::rows::LeaseRow;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at a row that does not say ready yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The parts of a lane that did not come round when they were called.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} made no progress", .0.join(", "))]
+pub struct Stalled(pub Vec<&'static str>);
+
+/// Calls on every loop of a lane; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    call: Arc<watch::Sender<u64>>,
+    answers: Arc<Mutex<BTreeMap<&'static str, watch::Receiver<u64>>>>,
+}
+
+impl Progress {
+    /// Waits until every loop has come round since now.
+    ///
+    /// # Errors
+    /// Who has not, when `within` is over.
+    pub async fn proven(&self, within: Duration) -> Result<(), Stalled> {
+        let mut called = 0;
+        self.call.send_modify(|call| {
+            *call += 1;
+            called = *call;
+        });
+        let mut silent = self.answers();
+        if silent.is_empty() {
+            return Err(Stalled(vec!["the lane"]));
+        }
+        let all = async {
+            while let Some(mut first) = silent.first_entry() {
+                // A loop that has ended answers nothing any more, and ends its lane.
+                if first.get_mut().wait_for(|answer| *answer >= called).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                first.remove();
+            }
+        };
+        let _ = tokio::time::timeout(within, all).await;
+        silent.retain(|_, answer| *answer.borrow() < called);
+        if silent.is_empty() { Ok(()) } else { Err(Stalled(silent.into_keys().collect())) }
+    }
+
+    /// The side of a loop called `name`.
+    pub(crate) fn beat(&self, name: &'static str) -> Beat {
+        let (answer, seen) = watch::channel(0);
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(name, seen);
+        Beat { call: self.call.subscribe(), answer }
+    }
+
+    fn answers(&self) -> BTreeMap<&'static str, watch::Receiver<u64>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A loop's side: one more thing that it waits for.
+#[derive(Debug)]
+pub(crate) struct Beat {
+    call: watch::Receiver<u64>,
+    answer: watch::Sender<u64>,
+}
+
+impl Beat {
+    /// Answers the next call; to be selected among the loop's own work, at its top. Cancel-safe.
+    pub(crate) async fn answered(&mut self) {
+        let call = self.called().await;
+        self.answer(call);
+    }
+
+    async fn called(&mut self) -> u64 {
+        if self.call.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        *self.call.borrow_and_update()
+    }
+
+    fn answer(&self, call: u64) {
+        self.answer.send_replace(call);
+    }
+}
+
+/// Answers for the lease: only when the broker itself shows the row of this run, and it says ready.
+pub(crate) struct Witness {
+    pub(crate) kv: Kv,
+    pub(crate) incarnation: String,
+    pub(crate) beat: Beat,
+}
+
+impl Witness {
+    /// Looks whenever it is called, until told to stop.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let mut call = tokio::select! {
+                () = stop.cancelled() => return,
+                call = self.beat.called() => call,
+            };
+            while !self.stands().await {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    newer = self.beat.called() => call = newer,
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                }
+            }
+            self.beat.answer(call);
+        }
+    }
+
+    async fn stands(&self) -> bool {
+        let Ok(Some(entry)) = self.kv.get(LEASE_KEY).await else { return false };
+        let row = entry.live().and_then(|value| LeaseRow::parse(value).ok());
+        row.is_some_and(|row| row.ready && row.incarnation == self.incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LATE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn lif_16_progress_is_proven_by_every_loop_and_by_no_timer() {
+        let progress = Progress::default();
+        assert!(progress.proven(SOON).await.is_err(), "nothing runs yet");
+        let mut beat = progress.beat("one");
+        let lively = tokio::spawn(async move {
+            loop {
+                beat.answered().await;
+            }
+        });
+        assert_eq!(progress.proven(LATE).await, Ok(()));
+        let mut hangs = progress.beat("two");
+        assert_eq!(progress.proven(SOON).await, Err(Stalled(vec!["two"])));
+        hangs.answered().await;
+        assert_eq!(progress.proven(SOON).await, Err(Stalled(vec!["two"])), "an old answer");
+        hangs.answered().await;
+        let (proven, ()) = tokio::join!(progress.proven(LATE), hangs.answered());
+        assert_eq!(proven, Ok(()));
+        lively.abort();
+        assert_eq!(progress.proven(SOON).await, Err(Stalled(vec!["one", "two"])));
+    }
+}
