@@ -97,6 +97,8 @@ pub enum Command {
     Status(commands::status::Args),
     /// Check the broker, the files and the credentials of this root.
     Doctor(commands::doctor::Args),
+    /// Print or install a systemd unit.
+    Service(commands::service::Args),
     /// Add or list the spaces of this root.
     Space(commands::space::Args),
     /// Provision, narrow, retire or list agents.

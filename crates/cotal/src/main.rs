@@ -14,6 +14,7 @@ mod commands;
 mod context;
 mod exit;
 mod logging;
+mod notify;
 mod output;
 
 use std::process::ExitCode;

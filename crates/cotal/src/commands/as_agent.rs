@@ -54,6 +54,7 @@ impl AgentArgs {
 
     fn root_options(&self, ctx: &Context) -> anyhow::Result<EndpointOptions> {
         let target = ctx.target(&self.mesh)?;
+        target.demand_authenticated("agents")?;
         let creds = target.agent_creds(self.name.as_deref().unwrap_or_default())?;
         let credential = Credential::Source(creds.into());
         Ok(EndpointOptions::new(target.server, credential).tls(target.tls))

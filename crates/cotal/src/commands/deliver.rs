@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use cotal_delivery::{Lane, LaneOptions, Stage, Windows};
+use cotal_delivery::{Lane, LaneOptions, Progress, Stage, Windows};
 use cotal_manager::launch::daemon_record;
 use cotal_nats::TlsMode;
 use cotal_wire::Space;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, PidFile, Root, Segment};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::cli::MeshArgs;
 use crate::context::{Context, DEFAULT_SERVER, first_space, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::logging;
+use crate::notify::{self, Notifier};
 
 /// Runs the delivery daemon of a space.
 #[derive(Debug, clap::Args)]
@@ -117,10 +119,16 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
     let record = daemon_record(root, space);
     let mut lane = Lane::start(options);
     let recorder = tokio::spawn(record_once_claimed(lane.stage(), record.clone()));
+    let told = attend(space.clone(), lane.stage(), lane.progress());
     let ended = tokio::select! {
-        ended = lane.ended() => ended,
+        ended = lane.ended() => {
+            notify::stopping(ended.as_ref().map_or_else(ToString::to_string, |()| "ended".into()));
+            ended
+        }
+        never = told => match never {},
         name = signalled(&mut interrupt, &mut terminate) => {
             info!(%space, "received {name}, exiting");
+            notify::stopping(format_args!("received {name}"));
             lane.stop();
             lane.ended().await
         }
@@ -134,6 +142,47 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
     Ok(ended?)
 }
 
+/// Tells the service manager how the lane gets on, for as long as this is polled.
+async fn attend(
+    space: Space,
+    mut stage: watch::Receiver<Stage>,
+    progress: Progress,
+) -> std::convert::Infallible {
+    let Some(mut notifier) = Notifier::from_process() else {
+        return std::future::pending().await;
+    };
+    loop {
+        let now = *stage.borrow_and_update();
+        match now {
+            Stage::Starting => notifier.status(&format!("space {space}: claiming the lease")),
+            Stage::Claimed => {
+                notifier.status(&format!("space {space}: holds the lease, not bound"));
+            }
+            Stage::Ended => return std::future::pending().await,
+            Stage::Ready => {
+                let proof = progress.proven(notifier.every()).await;
+                notifier.proven(match proof {
+                    Ok(()) => Ok(format!("serving space {space}")),
+                    Err(stalled) => Err(format!("space {space}: {stalled}")),
+                });
+            }
+        }
+        // What a stage says stands until it changes; only a proof grows old.
+        let due = async {
+            match now {
+                Stage::Ready => tokio::time::sleep(notifier.every()).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => {}
+            changed = stage.changed() => if changed.is_err() {
+                return std::future::pending().await;
+            },
+        }
+    }
+}
+
 async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
     tokio::select! {
         _ = interrupt.recv() => "SIGINT",
@@ -143,7 +192,7 @@ async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> &'static s
 
 /// Records this process once it holds the lease: one that does not hold it is not the space's
 /// daemon, and must not overwrite the record of the one that is (LIF-11).
-async fn record_once_claimed(mut stage: tokio::sync::watch::Receiver<Stage>, record: PidFile) {
+async fn record_once_claimed(mut stage: watch::Receiver<Stage>, record: PidFile) {
     let claimed = stage.wait_for(|stage| matches!(stage, Stage::Claimed | Stage::Ready));
     if claimed.await.is_err() {
         return;

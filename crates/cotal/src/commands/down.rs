@@ -1,8 +1,7 @@
 //! `cotal down`: nothing of this root is left running.
 
 use cotal_manager::launch::{Patience, Stopped, stop_broker, stop_daemon};
-use cotal_wire::Space;
-use cotal_workspace::{MeshFile, Reservation, Root};
+use cotal_workspace::{MeshFile, Mode, Reservation, Root};
 
 use crate::context::Context;
 use crate::exit::Exit;
@@ -21,8 +20,10 @@ pub struct Args {}
 pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let root = ctx.root()?;
     let _held = Reservation::try_acquire(&root.up_lock())?;
-    let spaces = MeshFile::load(&root)?.map(|mesh| mesh.spaces).unwrap_or_default();
-    everything(ctx, &root, &spaces, Patience::Refuse).await?;
+    match MeshFile::load(&root)? {
+        Some(mesh) => everything(ctx, &root, &mesh, Patience::Refuse).await?,
+        None => report(ctx, "broker", stop_broker(&root).await?),
+    }
     Ok(Exit::Ok)
 }
 
@@ -31,10 +32,14 @@ pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 pub async fn everything(
     ctx: &Context,
     root: &Root,
-    spaces: &[Space],
+    mesh: &MeshFile,
     patience: Patience,
 ) -> anyhow::Result<()> {
     let mut failed = None;
+    if mesh.mode == Mode::Open {
+        ctx.out.note("  this mesh is open, so it has no delivery daemon to stop");
+    }
+    let spaces = mesh.spaces.iter().filter(|_| mesh.mode == Mode::Auth);
     for space in spaces {
         match stop_daemon(root, space, patience).await {
             Ok(stopped) => report(ctx, &format!("space {space}: delivery daemon"), stopped),

@@ -21,6 +21,7 @@ pub mod redeliver;
 pub mod request;
 pub mod requests;
 pub mod serve;
+pub mod service;
 pub mod space;
 pub mod status;
 pub mod up;
@@ -37,6 +38,7 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Deliver(args) => Box::pin(deliver::run(args, ctx)).await,
         Command::Status(args) => Box::pin(status::run(args, ctx)).await,
         Command::Doctor(args) => Box::pin(doctor::run(args, ctx)).await,
+        Command::Service(args) => Box::pin(service::run(args, ctx)).await,
         Command::Space(args) => Box::pin(space::run(args, ctx)).await,
         Command::Agent(args) => Box::pin(agent::run(args, ctx)).await,
         Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,

@@ -1,11 +1,12 @@
 //! `deliver`, and what `up` says about it.
 
-use std::io::ErrorKind;
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::site::{Run, Site, is_alive, signal, wait_until};
+use crate::site::{Run, Site, free_lease, is_alive, signal, wait_until};
 
 fn stop_daemon(site: &Site) {
     let daemon = site.daemon();
@@ -16,14 +17,36 @@ fn stop_daemon(site: &Site) {
 #[test]
 fn lif_6_up_says_what_a_daemon_without_the_lease_said_and_ends_otherwise() {
     let site = Site::up();
-    let crashed = site.daemon();
-    signal(crashed, Signal::KILL);
-    wait_until("the daemon's end", || !is_alive(crashed));
-    // The crashed holder's lease stands for its 30 s, so the replacement is refused.
+    // A holder that nothing records any more: nobody can know whether it lives.
+    let holder = site.daemon();
+    signal(holder, Signal::STOP);
+    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
+        std::fs::remove_file(site.path(record)).unwrap();
+    }
     let up = site.run(&["up", "--detach"]).ends(7);
+    signal(holder, Signal::KILL);
     assert!(up.err.contains("the delivery daemon exited") && up.err.contains("lease"), "{up:?}");
     assert!(!up.err.contains("serves"), "{up:?}");
     site.run(&["status"]).ends(7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_6_up_waits_for_the_lease_of_a_daemon_that_provably_died() {
+    let site = Site::new();
+    let server = site.run(&["up", "--detach", "--server-port", "0"]).ok().out;
+    let crashed = site.daemon();
+    signal(crashed, Signal::KILL);
+    wait_until("the daemon's end", || !is_alive(crashed));
+    let mut up = site.command(&["up", "--detach"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
+    let waits = format!("delivery daemon {crashed} died and its lease still stands");
+    assert!(lines.any(|line| line.unwrap().contains(&waits)), "it did not wait");
+    free_lease(&site, server.trim()).await;
+    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    assert!(up.wait().unwrap().success(), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("answered that it serves")), "{said:?}");
+    site.run(&["status"]).ok();
 }
 
 #[test]
@@ -50,6 +73,23 @@ fn lif_7_and_8_the_daemons_own_log_says_why_it_ended() {
     assert!(log.contains("✗ delivery: ") && log.contains("does not read"), "{log}");
     assert!(run.err.contains("does not read"), "by hand it is on standard error as well: {run:?}");
     assert_eq!(run.out, "");
+}
+
+/// The launcher redirected the daemon's streams onto the log that moves.
+#[test]
+fn lif_7_the_log_of_a_detached_daemon_rotates_by_its_size() {
+    let site = Site::up();
+    let (log, moved) = (site.path("delivery.main.log"), site.path("delivery.main.log.1"));
+    let mut file = std::fs::File::options().append(true).open(&log).unwrap();
+    let filler = [b'x'; 1 << 20];
+    for _ in 0..16 {
+        file.write_all(&filler).unwrap();
+    }
+    assert!(!moved.exists());
+    stop_daemon(&site);
+    assert!(moved.metadata().unwrap().len() >= 16 << 20);
+    let log = site.read("delivery.main.log");
+    assert!(log.contains("received SIGTERM, exiting") && log.len() < 1 << 20, "{}", log.len());
 }
 
 #[test]

@@ -22,6 +22,12 @@ struct Foreground {
 
 impl Foreground {
     fn up(site: &Site) -> Self {
+        let up = Self::start(site);
+        up.says("The mesh is up");
+        up
+    }
+
+    fn start(site: &Site) -> Self {
         let mut command = site.command(&["up", "--server-port", "0"]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -32,9 +38,7 @@ impl Foreground {
                 sink.lock().unwrap().push_str(&(line + "\n"));
             }
         });
-        let up = Self { child, said, reader: Some(reader) };
-        up.says("The mesh is up");
-        up
+        Self { child, said, reader: Some(reader) }
     }
 
     fn said(&self) -> String {
@@ -150,6 +154,20 @@ fn lif_10_up_and_down_share_one_reservation_and_up_waits_for_a_stop_that_runs() 
 }
 
 #[test]
+fn lif_10_a_signal_while_the_mesh_still_starts_leaves_nothing_behind() {
+    let site = Site::up();
+    kill_daemon(&site);
+    signal(site.broker(), Signal::KILL);
+    // The lease of the daemon that died keeps the start waiting.
+    let mut up = Foreground::start(&site);
+    up.says("died and its lease still stands");
+    let broker = site.broker();
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(broker) && !site.path("main/delivery.creds").exists());
+}
+
+#[test]
 fn lif_10_while_up_stops_the_daemon_a_down_is_refused() {
     let site = Site::new();
     let mut up = Foreground::up(&site);
@@ -177,6 +195,25 @@ fn lif_11_two_downs_at_once_stop_everything_and_neither_harms_the_other() {
     let codes = downs.map(|mut down| down.wait().unwrap().code().unwrap());
     assert!(codes.contains(&0) && codes.iter().all(|code| [0, 8].contains(code)), "{codes:?}");
     assert!(!is_alive(broker) && !is_alive(daemon));
+}
+
+#[test]
+fn lif_11_down_believes_a_record_whose_command_line_cannot_be_read() {
+    let site = Site::up();
+    let daemon = site.daemon();
+    signal(daemon, Signal::TERM);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    // A program that was given an empty name shows an empty command line.
+    let mut unreadable = std::process::Command::new("cat");
+    let unreadable = std::os::unix::process::CommandExt::arg0(&mut unreadable, "");
+    let mut unreadable = unreadable.stdin(Stdio::piped()).spawn().unwrap();
+    let pid = unreadable.id();
+    wait_until("its start", || std::fs::read(format!("/proc/{pid}/cmdline")).unwrap() == [0]);
+    std::fs::write(site.path("delivery.main.pid"), format!("{pid}\n")).unwrap();
+    site.run(&["down"]).ok().says("delivery daemon stopped");
+    let ended = unreadable.wait().unwrap();
+    assert!(!ended.success(), "it was not signalled: {ended}");
+    assert!(!site.path("delivery.main.pid").exists());
 }
 
 #[test]

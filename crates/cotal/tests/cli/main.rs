@@ -6,10 +6,12 @@
 
 mod agents;
 mod codes;
+mod components;
 mod daemon;
 mod foreground;
 mod lifetime;
 mod mesh;
 mod requests;
+mod service;
 mod site;
 mod tls;

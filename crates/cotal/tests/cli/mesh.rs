@@ -173,9 +173,14 @@ fn lif_14_an_open_mesh_has_no_daemon_and_no_agents_and_says_what_it_is() {
     assert_eq!((&status["mode"], &status["spaces"][0]["delivery"]), (&json!("open"), &json!(null)));
     site.run(&["status"]).ok();
     site.run(&["agent", "add", "bob", "--read", "a"]).ends(6).says("open");
+    for speaks in [&["post", "a", "hello", "--as", "bob"][..], &["join", "a", "--as", "bob"]] {
+        site.run(speaks).ends(6).says("this mesh is open, so it has no agents");
+    }
     let channels = site.json(&["channel", "list", "--json"]);
     assert_eq!(channels["defaults"], json!({"deliveryClass": "live"}));
     // A bare `up` completes what the root is, and never turns it into something else.
     site.run(&["up", "--detach"]).ok();
     assert!(!site.path("auth").exists());
+    let down = site.run(&["down"]).ok().says("it has no delivery daemon");
+    assert!(down.err.contains("broker stopped") && !down.err.contains("not running"), "{down:?}");
 }

@@ -87,6 +87,18 @@ impl Site {
     }
 }
 
+/// Deletes the row of the lease, as 30 s of silence would; only the daemon's credential may.
+pub async fn free_lease(site: &Site, server: &str) {
+    let creds = cotal_nats::Creds::parse(&site.read("main/delivery.creds")).unwrap();
+    let source = cotal_nats::CredsSource::new(creds);
+    let options = cotal_nats::ConnectOptions::new(server, "test", source);
+    let connection = cotal_nats::Connection::connect(options).await.unwrap();
+    let space = cotal_wire::Space::parse("main").unwrap();
+    let bucket = space.bucket(cotal_wire::names::Bucket::Delivery);
+    let bucket = cotal_nats::Bucket::new(&connection, &bucket);
+    bucket.delete(cotal_wire::names::LEASE_KEY, None).await.unwrap();
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         // A test that failed must not leave processes behind.

@@ -4,12 +4,13 @@
 //! asked is said to be unknown, never guessed.
 
 mod collect;
+mod components;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
-use crate::cli::JsonArg;
+use crate::cli::{self, JsonArg};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
@@ -20,10 +21,21 @@ use crate::output::{age, plain};
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
 reached.
 
+With --components a monitor asks: each component is probed, and the worst state is the exit code: 0
+serving, 1 absent, 2 not serving, 3 refused, 4 when nothing could be asked (no root, unreadable
+files).
+
 Examples:
   cotal status
-  cotal status --json")]
+  cotal status --json
+  cotal status --components --space main")]
 pub struct Args {
+    /// Only probe whether broker and daemons serve; ends with codes of its own, see below.
+    #[arg(long)]
+    components: bool,
+    /// Probe the daemon of this space alone.
+    #[arg(long, value_name = "SPACE", requires = "components", value_parser = cli::space)]
+    space: Option<cotal_wire::Space>,
     #[command(flatten)]
     output: JsonArg,
 }
@@ -88,6 +100,9 @@ struct StreamStatus {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    if args.components {
+        return components::run(args.space.as_ref(), args.output.json, ctx).await;
+    }
     let root = ctx.root()?;
     let mesh = ctx.mesh(&root)?;
     let status = collect::status(&root, &mesh).await?;

@@ -1,24 +1,50 @@
 //! `up` in the foreground: it stays until a signal or the broker's end, then takes all down.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cotal_broker::Broker;
 use cotal_manager::launch::Patience;
-use cotal_manager::{Authority, renew_daemon_credentials};
+use cotal_manager::{Authority, Liveness, renew_daemon_credentials};
+use cotal_wire::Space;
 use cotal_workspace::Reservation;
 use cotal_workspace::lock::LockError;
 use futures_util::future::join_all;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::daemon::Launched;
+use super::daemon::{self, Launched};
 use super::{Up, supervise};
 use crate::commands::down;
 use crate::exit::Exit;
+use crate::notify::{self, Notifier};
 
 /// Credentials live for a day at least and are renewed past half their life.
 const RENEW_EVERY: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Somebody's wish that the mesh be taken down again, heard from before anything can be left behind.
+pub(super) struct Wish {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Wish {
+    /// Takes SIGINT and SIGTERM from now on.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for it. Cancel-safe.
+    pub(super) async fn told(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
 
 /// Restarts the daemons it started when they die (LIF-9). Waits for SIGINT, SIGTERM or the broker's
 /// end, then stops what `down` would stop.
@@ -27,11 +53,16 @@ pub(super) async fn stay(
     mut broker: Broker,
     authorities: &[Authority],
     launched: Vec<Launched<'_>>,
+    mut wish: Wish,
 ) -> anyhow::Result<Exit> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
     up.ctx.out.note("The mesh is up. Ctrl-C stops it.");
-    let supervised = join_all(launched.into_iter().map(|daemon| supervise::watch(up, daemon)));
+    // Daemons that somebody stopped on purpose; nobody waits for those to serve.
+    let stopped = RefCell::new(BTreeSet::new());
+    let supervised = join_all(launched.into_iter().map(async |daemon| {
+        let space = daemon.authority.space();
+        supervise::watch(up, daemon).await;
+        stopped.borrow_mut().insert(space.clone());
+    }));
     let exit = tokio::select! {
         // A daemon that died with the broker is not restarted, so the broker is asked first.
         biased;
@@ -39,13 +70,44 @@ pub(super) async fn stay(
             up.ctx.out.warn(format!("the broker ended ({})", ended?));
             Exit::Failure
         }
-        _ = interrupt.recv() => Exit::Ok,
-        _ = terminate.recv() => Exit::Ok,
+        () = wish.told() => Exit::Ok,
         () = renew(up, authorities) => Exit::Failure,
+        () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
+    notify::stopping("taking the mesh down");
     take_down(up).await?;
     Ok(exit)
+}
+
+/// Tells the service manager whether the mesh serves, for as long as this process stays.
+async fn attend(up: &Up<'_>, authorities: &[Authority], stopped: &RefCell<BTreeSet<Space>>) {
+    let Some(mut notifier) = Notifier::from_process() else {
+        return std::future::pending().await;
+    };
+    let mut due = interval(notifier.every());
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        let wanted = authorities.iter().filter(|a| !stopped.borrow().contains(a.space()));
+        let wanted: Vec<&Authority> = wanted.collect();
+        notifier.proven(served(up, &wanted).await);
+    }
+}
+
+/// Asks the broker and every daemon that is wanted.
+async fn served(up: &Up<'_>, wanted: &[&Authority]) -> Result<String, String> {
+    let server = &up.mesh.server;
+    cotal_broker::probe(server).await.map_err(|error| format!("the broker: {error}"))?;
+    for authority in wanted {
+        let space = authority.space();
+        let answer = daemon::probed(up, authority).await;
+        let answer = answer.map_err(|error| format!("space {space}: {error}"))?;
+        if answer != Liveness::Bound {
+            return Err(format!("space {space}: {}", daemon::said(&answer)));
+        }
+    }
+    Ok(format!("serving {} of {} spaces at {server}", wanted.len(), up.mesh.spaces.len()))
 }
 
 /// Renews what the daemons run on, for as long as this process stays. They adopt it by themselves.
@@ -67,7 +129,7 @@ async fn renew(up: &Up<'_>, authorities: &[Authority]) {
 /// `down` that runs already is waited for (LIF-10).
 pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<()> {
     let _held = reserve(up).await?;
-    down::everything(up.ctx, &up.root, &up.mesh.spaces, Patience::Wait).await
+    down::everything(up.ctx, &up.root, &up.mesh, Patience::Wait).await
 }
 
 /// The kernel tells nobody that a file lock is free, so this looks again and again.

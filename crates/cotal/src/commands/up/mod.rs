@@ -24,6 +24,7 @@ use crate::context::{Context, tls_of};
 use crate::exit::Exit;
 
 use self::broker::Served;
+use self::foreground::Wish;
 use self::plan::Plan;
 
 /// Brings the mesh of this root up, or completes what is missing of it.
@@ -94,21 +95,31 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mesh = plan.mesh(served.url());
     mesh.save(&root)?;
     let up = Up::new(ctx, root, mesh);
-    let completed = up.spaces(&authorities).await?;
-    let exit = completed.exit;
+    let broker = match served {
+        Served::Started(broker) if !args.detach => *broker,
+        Served::Started(_) | Served::Attached(_) => {
+            let exit = up.spaces(&authorities).await?.exit;
+            ctx.out.data(&up.mesh.server)?;
+            return Ok(exit);
+        }
+    };
+    let mut wish = Wish::listen()?;
+    let completed = tokio::select! {
+        completed = up.spaces(&authorities) => Some(completed?),
+        () = wish.told() => None,
+    };
     drop(held);
-    ctx.out.data(&up.mesh.server)?;
-    match served {
-        Served::Started(broker) if !args.detach && exit == Exit::Ok => {
-            foreground::stay(&up, *broker, &authorities, completed.launched).await
+    let exit = match completed {
+        Some(Completed { exit: Exit::Ok, launched }) => {
+            ctx.out.data(&up.mesh.server)?;
+            return foreground::stay(&up, broker, &authorities, launched, wish).await;
         }
-        Served::Started(broker) if !args.detach => {
-            foreground::take_down(&up).await?;
-            drop(broker);
-            Ok(exit)
-        }
-        Served::Started(_) | Served::Attached(_) => Ok(exit),
-    }
+        Some(completed) => completed.exit,
+        None => Exit::Ok,
+    };
+    foreground::take_down(&up).await?;
+    drop(broker);
+    Ok(exit)
 }
 
 /// The signing side of every space of the root; trust material is made once.

@@ -1,0 +1,207 @@
+//! `cotal status --components`: what a monitor asks, with exit codes of its own.
+//!
+//! Invariant: each state is what a probe found just now: of the broker's listener, of the responder.
+
+use cotal_broker::{ProbeError, probe};
+use cotal_manager::launch::running_daemon;
+use cotal_manager::{Authority, BrokerAddress, Liveness, ManagerError, Office, Rail};
+use cotal_nats::{ConnectError, NatsError};
+use cotal_wire::Space;
+use cotal_workspace::{MeshFile, Mode, Root};
+use serde::Serialize;
+
+use crate::context::{Context, tls_of};
+use crate::exit::{Exit, Failure};
+use crate::output::plain;
+
+/// How a component stands, from good to bad; the number is the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    /// It answered that it serves.
+    Serving = 0,
+    /// Nobody is there.
+    Absent = 1,
+    /// Somebody is there and does not serve.
+    NotServing = 2,
+    /// It refuses to be asked.
+    Refused = 3,
+}
+
+/// What keeps the components from being asked at all.
+const NOT_ASKED: Exit = Exit::Absent;
+
+#[derive(Debug, Serialize)]
+struct Component {
+    component: &'static str,
+    space: Option<Space>,
+    state: State,
+    /// What the probe found.
+    found: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    state: State,
+    components: Vec<Component>,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Absent => "absent",
+            Self::NotServing => "not serving",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// The codes of this command alone; the first four numbers mean something else elsewhere.
+    fn exit(self) -> Exit {
+        match self {
+            Self::Serving => Exit::Ok,
+            Self::Absent => Exit::Failure,
+            Self::NotServing => Exit::Usage,
+            Self::Refused => Exit::Denied,
+        }
+    }
+}
+
+/// Probes every component of the root, or of one space of it.
+pub(super) async fn run(only: Option<&Space>, json: bool, ctx: &Context) -> anyhow::Result<Exit> {
+    let asked = async {
+        let root = ctx.root()?;
+        let mesh = ctx.mesh(&root)?;
+        report(&root, &mesh, only).await
+    };
+    let report = match asked.await {
+        Ok(report) => report,
+        Err(error) => {
+            ctx.out.error(&error);
+            return Ok(NOT_ASKED);
+        }
+    };
+    if json {
+        ctx.out.json(&report)?;
+    } else {
+        print(&report, ctx)?;
+    }
+    Ok(report.state.exit())
+}
+
+async fn report(root: &Root, mesh: &MeshFile, only: Option<&Space>) -> anyhow::Result<Report> {
+    if let Some(unknown) = only.filter(|only| !mesh.spaces.contains(only)) {
+        let message = format!("{} has no space {unknown}", root.dir().display());
+        return Err(Failure::new(Exit::Absent, message).into());
+    }
+    let mut components = vec![broker(mesh).await];
+    if mesh.mode == Mode::Auth {
+        for space in mesh.spaces.iter().filter(|space| only.is_none_or(|only| only == *space)) {
+            components.push(delivery(root, mesh, space).await?);
+        }
+    }
+    let state = components.iter().map(|component| component.state).max();
+    Ok(Report { state: state.unwrap_or(State::Absent), components })
+}
+
+async fn broker(mesh: &MeshFile) -> Component {
+    let (state, found) = match probe(&mesh.server).await {
+        Ok(info) => (State::Serving, format!("nats-server {} at {}", info.version, mesh.server)),
+        Err(error @ ProbeError::Unreachable { .. }) => (State::Absent, said(&error)),
+        Err(error) => (State::NotServing, said(&error)),
+    };
+    Component { component: "broker", space: None, state, found }
+}
+
+async fn delivery(root: &Root, mesh: &MeshFile, space: &Space) -> anyhow::Result<Component> {
+    let authority = Authority::open(root, space)?;
+    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
+    let (state, found) = match authority.connect(Office::Operator, &address).await {
+        Err(ManagerError::Broker { source: NatsError::Connect(error), .. }) => unreached(&error),
+        Err(error) => return Err(error.into()),
+        Ok((own, connection)) => {
+            let probed = Rail::new(&connection, space, &own).probe().await;
+            connection.close(crate::context::CLOSE_WITHIN).await;
+            let runs = running_daemon(root, space)?.map(|daemon| daemon.pid());
+            judged(probed, runs)
+        }
+    };
+    Ok(Component { component: "delivery", space: Some(space.clone()), state, found })
+}
+
+/// A broker that is not there has no responder; one that refuses refuses the question too.
+fn unreached(error: &ConnectError) -> (State, String) {
+    let state = match error {
+        ConnectError::Unreachable { .. } => State::Absent,
+        ConnectError::Rejected { .. } | ConnectError::Creds(_) => State::Refused,
+        ConnectError::Timeout { .. } | ConnectError::Tls { .. } | ConnectError::Address { .. } => {
+            State::NotServing
+        }
+    };
+    (state, said(error))
+}
+
+/// A process alone serves nothing, but it is there.
+fn judged(probed: Liveness, runs: Option<u32>) -> (State, String) {
+    match (probed, runs) {
+        (Liveness::Bound, _) => (State::Serving, "its responder answered".to_owned()),
+        (Liveness::Quiet, _) => (State::NotServing, "its responder is quiet".to_owned()),
+        (Liveness::Unbound, None) => (State::Absent, "nobody listens".to_owned()),
+        (Liveness::Unbound, Some(pid)) => {
+            (State::NotServing, format!("process {pid} runs and does not listen"))
+        }
+        (Liveness::Denied(why), _) => (State::Refused, why),
+        (Liveness::Unknown(why), _) => (State::NotServing, why),
+    }
+}
+
+fn said(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+fn print(report: &Report, ctx: &Context) -> anyhow::Result<()> {
+    let rows: Vec<Vec<String>> = report.components.iter().map(row).collect();
+    Ok(ctx.out.table(&["COMPONENT", "SPACE", "STATE", "FOUND"], &rows, "nothing to probe")?)
+}
+
+fn row(component: &Component) -> Vec<String> {
+    let space = component.space.as_ref().map_or("-", Space::as_str);
+    let state = component.state.text();
+    vec![component.component.into(), space.into(), state.into(), plain(&component.found)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_the_state_and_the_worst_one_wins() {
+        let all = [State::Serving, State::Absent, State::NotServing, State::Refused];
+        for (n, state) in all.into_iter().enumerate() {
+            assert_eq!((state as usize, state.exit() as usize), (n, n));
+        }
+        assert_eq!(all.into_iter().max(), Some(State::Refused));
+    }
+
+    #[test]
+    fn what_a_probe_found_is_never_mistaken_for_something_else() {
+        let why = || "why".to_owned();
+        for (probed, runs, wanted) in [
+            (Liveness::Bound, Some(7), State::Serving),
+            (Liveness::Bound, None, State::Serving),
+            (Liveness::Quiet, None, State::NotServing),
+            (Liveness::Unbound, None, State::Absent),
+            (Liveness::Unbound, Some(7), State::NotServing),
+            (Liveness::Denied(why()), Some(7), State::Refused),
+            (Liveness::Unknown(why()), None, State::NotServing),
+        ] {
+            assert_eq!(judged(probed.clone(), runs).0, wanted, "{probed:?} {runs:?}");
+        }
+    }
+}

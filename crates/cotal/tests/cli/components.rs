@@ -1,0 +1,65 @@
+//! `status --components`: each state with its own exit code, each found by a probe.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::site::{Site, is_alive, signal, wait_until};
+
+const ASK: [&str; 3] = ["status", "--components", "--json"];
+
+/// The states of broker and daemon, and the exit code.
+fn asked(site: &Site) -> (Value, Value, i32) {
+    let run = site.run(&ASK);
+    let report: Value = serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{e}: {run:?}"));
+    let state = |n: usize| report["components"][n]["state"].clone();
+    assert_eq!(report["components"][1]["space"], "main");
+    assert_eq!(site.run(&ASK[..2]).code, run.code, "the table ends as the JSON does");
+    (state(0), state(1), run.code)
+}
+
+#[test]
+fn a_serving_a_paused_and_a_stopped_daemon_are_three_states() {
+    let site = Site::up();
+    assert_eq!(asked(&site), (json!("serving"), json!("serving"), 0));
+    let daemon = site.daemon();
+    signal(daemon, Signal::STOP);
+    assert_eq!(asked(&site), (json!("serving"), json!("not-serving"), 2));
+    signal(daemon, Signal::CONT);
+    signal(daemon, Signal::TERM);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    assert_eq!(asked(&site), (json!("serving"), json!("absent"), 1));
+    site.run(&["down"]).ok();
+    assert_eq!(asked(&site), (json!("absent"), json!("absent"), 1));
+}
+
+/// Another root's broker stands where this one's was: it answers, and does not know this root.
+#[test]
+fn a_broker_that_does_not_take_the_credential_refuses() {
+    let site = Site::new();
+    let url = site.run(&["up", "--detach", "--server-port", "0"]).ok().out;
+    let port = url.trim().rsplit_once(':').unwrap().1;
+    site.run(&["down"]).ok();
+    let other = Site::new();
+    other.run(&["up", "--detach", "--server-port", port]).ok();
+    assert_eq!(asked(&site), (json!("serving"), json!("refused"), 3));
+    assert_eq!(asked(&other), (json!("serving"), json!("serving"), 0));
+}
+
+#[test]
+fn what_cannot_be_asked_is_none_of_the_states() {
+    let site = Site::new();
+    site.run(&ASK).ends(4).says("cotal up");
+    let site = Site::up();
+    site.run(&["status", "--components", "--space", "other"]).ends(4).says("no space other");
+    std::fs::write(site.path("mesh.json"), "garbage").unwrap();
+    site.run(&ASK).ends(4).says("mesh.json");
+}
+
+#[test]
+fn an_open_mesh_is_its_broker() {
+    let site = Site::new();
+    site.run(&["up", "--open", "--detach", "--server-port", "0"]).ok();
+    let report = site.json(&ASK);
+    assert_eq!(report["components"].as_array().unwrap().len(), 1);
+    assert_eq!(report["state"], "serving");
+}
