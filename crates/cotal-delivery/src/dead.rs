@@ -210,6 +210,9 @@ impl Retrier {
             return;
         }
         for known in due {
+            if !self.gate.is_open() {
+                return;
+            }
             let seq = known.row.seq;
             if let Err(error) = self.retry(known).await {
                 debug!(space = %self.space, seq, %error, "a parked entry could not be tried");

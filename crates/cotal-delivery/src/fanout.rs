@@ -1,7 +1,8 @@
 //! The fan-out writer: copies each post into the private store of every member it is for.
 //!
 //! Invariant: a post is acked only when every copy it needs is confirmed by the broker. What is
-//! retried or redelivered is harmless, because a copy's message id is the same every time.
+//! retried or redelivered is harmless, because a copy's message id is the same every time. A lane that
+//! does not serve any more routes nothing and answers for no post.
 
 use std::time::Duration;
 
@@ -89,12 +90,16 @@ impl Fanout {
         let mut want = BATCH;
         loop {
             room.reader(&self.reader.borrow_and_update());
-            while let Some(post) = ready.pop_front_if(|_| room.is_free()) {
+            while let Some(post) = ready.pop_front_if(|_| room.is_free() && self.gate.is_open()) {
                 if let Some(routed) = self.route(post).await {
                     want = batch_size(routed.1);
                     room.routed();
                     under_way.push(finish(routed));
                 }
+            }
+            // They were fresh when it was proven; meanwhile the process may have been paused.
+            if room.is_free() && !ready.is_empty() {
+                checking.push_front(self.check(ready.drain(..).collect(), &stop));
             }
             if marks.is_empty()
                 && let Some(posts) = room.ask()
@@ -119,8 +124,7 @@ impl Fanout {
                     resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
                 }), if takes => {
                     let posts = self.read_all(batch?).await;
-                    let (view, space) = (Arc::clone(&self.view), self.space.clone());
-                    checking.push_back(check(view, space, posts, stop.clone()));
+                    checking.push_back(self.check(posts, &stop));
                 }
             }
         }
@@ -131,11 +135,23 @@ impl Fanout {
         while let Some(routed) = under_way.next().await {
             self.settle(routed).await;
         }
-        self.intake.give_back().await;
+        self.intake.give_back(&self.gate).await;
         Ok(())
     }
 
+    fn check(
+        &self,
+        posts: Vec<Routable>,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = (Vec<Routable>, bool)> + use<> {
+        let (gate, view) = (self.gate.clone(), Arc::clone(&self.view));
+        check(gate, view, self.space.clone(), posts, stop.clone())
+    }
+
     async fn give_back(&self, posts: VecDeque<Routable>) {
+        if !self.gate.is_open() {
+            return;
+        }
         for post in posts {
             log_failure(&self.space, "return a post", post.delivery.nak(None).await);
         }
@@ -218,6 +234,9 @@ impl Fanout {
     async fn settle(&mut self, routed: Routed) {
         let Routed { delivery, copies, outcome } = routed;
         let seq = delivery.stream_seq;
+        if !self.gate.is_open() {
+            return;
+        }
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
         add(&self.counters.copies, (copies - failed.len().min(copies)) as u64);
         let (too_large, other): (Vec<_>, Vec<_>) =
@@ -239,8 +258,10 @@ impl Fanout {
     }
 }
 
-/// Waits until the view is as current as the newest of `posts`; `false` when told to stop instead.
+/// Waits until the lane serves and the view is as current as the newest of `posts`; `false` when told
+/// to stop instead.
 async fn check(
+    mut gate: Gate,
     view: Arc<View>,
     space: Space,
     posts: Vec<Routable>,
@@ -250,7 +271,10 @@ async fn check(
         tokio::select! {
             biased;
             () = stop.cancelled() => return (posts, false),
-            current = fresh(&view, &posts) => match current {
+            current = async {
+                gate.open().await;
+                fresh(&view, &posts).await
+            } => match current {
                 Ok(()) => return (posts, true),
                 Err(error) => {
                     warn!(%space, %error, "posts wait: the view is not current");

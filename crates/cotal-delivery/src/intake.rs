@@ -26,6 +26,8 @@ pub(crate) struct Intake {
     /// How the consumer is made again, while it is missing. Kept until that is done, so that a
     /// cancelled attempt is repeated and not contradicted.
     missing: Option<ConsumerConfig>,
+    /// Taken while the lane did not serve. Kept here, so that a cancelled call loses nothing.
+    held: Vec<Delivery>,
 }
 
 impl Intake {
@@ -46,11 +48,12 @@ impl Intake {
             options,
             pull: PullConsumer::open(connection, stream, consumer, options).await?,
             missing: None,
+            held: Vec::new(),
         })
     }
 
-    /// The next messages, once the lane may serve; `gather` says whether more than one are waited for.
-    /// A vanished consumer is made again as `resume` says, loudly. Cancel-safe.
+    /// The next messages, handed out only while the lane may serve: the broker still answers the pulls
+    /// of a process that was paused. `gather` says whether more than one are waited for. A vanished consumer is made again as `resume` says, loudly. Cancel-safe.
     ///
     /// # Errors
     /// When the credential does not allow the pull any more.
@@ -63,13 +66,17 @@ impl Intake {
     ) -> Result<Vec<Delivery>, PullError> {
         loop {
             gate.open().await;
+            if !self.held.is_empty() {
+                return Ok(std::mem::take(&mut self.held));
+            }
             if let Some(config) = self.missing.clone()
                 && !self.create_again(&config).await?
             {
                 continue;
             }
             match self.pull.gather(max, LOOK, gather).await {
-                Ok(batch) => return Ok(batch),
+                Ok(batch) if batch.is_empty() => return Ok(batch),
+                Ok(batch) => self.held = batch,
                 Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
                     error!(
                         space = %self.space, stream = self.stream, consumer = self.consumer,
@@ -86,9 +93,13 @@ impl Intake {
     }
 
     /// Ends the pulls and returns what was not worked on, so that the daemon that serves next gets it
-    /// at once.
-    pub(crate) async fn give_back(self) {
-        for delivery in self.pull.end().await {
+    /// at once. A lane that no longer serves leaves it alone: the next daemon may be at work on it.
+    pub(crate) async fn give_back(self, gate: &Gate) {
+        let left = self.pull.end().await;
+        if !gate.is_open() {
+            return;
+        }
+        for delivery in self.held.into_iter().chain(left) {
             log_failure(&self.space, "return a message", delivery.nak(None).await);
         }
     }

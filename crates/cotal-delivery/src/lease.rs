@@ -19,6 +19,8 @@ use tracing::{debug, error, info, warn};
 use crate::clock::now_ms;
 use crate::gate::GateKeeper;
 
+/// Renewals that fit into the row's lifetime.
+const RENEWALS: i64 = 3;
 /// Inputs that the lane may have given and the keeper not yet taken.
 const INPUTS: usize = 16;
 
@@ -139,7 +141,23 @@ enum Event {
     Due,
 }
 
-/// A keeper that has claimed nothing yet.
+/// How long the broker keeps the row, at most `most`. The gate is open for no longer, so a bucket with
+/// a shorter life must not be overrated.
+pub(crate) async fn lifetime(connection: &Connection, space: &Space, most: Duration) -> Duration {
+    match connection.stream_info(&space.kv_stream(Bucket::Delivery)).await {
+        Ok(info) if info.config.max_age > 0 => {
+            Duration::from_nanos(info.config.max_age.unsigned_abs()).min(most)
+        }
+        Ok(_) => most,
+        // The claim that follows says what is wrong.
+        Err(error) => {
+            debug!(%space, %error, "the lease bucket's age limit was not read");
+            most
+        }
+    }
+}
+
+/// A keeper that has claimed nothing yet; its row lives for `ttl`.
 pub(crate) fn lease(
     connection: &Connection,
     space: &Space,
@@ -154,7 +172,7 @@ pub(crate) fn lease(
     let keeper = Keeper {
         space: space.clone(),
         kv: Kv::new(connection, &space.bucket(Bucket::Delivery)),
-        rules: LeaseKeeper::new(holder, incarnation, now_ms(), ttl_ms, ttl_ms / 3),
+        rules: LeaseKeeper::new(holder, incarnation, now_ms(), ttl_ms, ttl_ms / RENEWALS),
         gate,
         started: Instant::now(),
         inputs,

@@ -47,14 +47,18 @@ impl Members {
     /// Finishes the joins that a daemon before this one left half done.
     async fn resume_joins(self: Arc<Self>, stop: CancellationToken) {
         let half_joined = self.view.directory().half_joined();
+        let mut gate = self.rail.gate.clone();
         for (channel, member) in half_joined {
             let resumed = tokio::select! {
                 () = stop.cancelled() => return,
-                resumed = self.registry.resume(&channel, &member) => resumed,
+                resumed = async {
+                    gate.open().await;
+                    self.registry.resume(&channel, &member).await
+                } => resumed,
             };
             if let Err(error) = resumed {
                 let space = &self.rail.space;
-                warn!(%space, %error, "a half-done join waits for the member to join again");
+                warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
             }
         }
     }

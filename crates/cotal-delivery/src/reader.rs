@@ -2,7 +2,8 @@
 //! authorized copy to the member's own delivery stream.
 //!
 //! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
-//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3).
+//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3). A lane that does
+//! not serve any more releases nothing and answers for no entry: the daemon that serves next gets it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,6 +156,11 @@ impl Reader {
                     continue;
                 }
                 Some(checked) = checking.next(), if !checking.is_empty() => match checked {
+                    // It was fresh when it was proven; meanwhile the process may have been paused.
+                    (batch, true) if !self.gate.is_open() => {
+                        checking.push_front(self.check(batch, &stop));
+                        continue;
+                    }
                     (batch, true) => {
                         under_way.extend(self.hand_off(batch).await);
                         continue;
@@ -189,8 +195,7 @@ impl Reader {
             let (last, pending) = (last.stream_seq, last.pending);
             self.progress.send_modify(|p| p.idle = false);
             let batch = Batch { entries: self.read_all(batch).await, last, pending };
-            let (view, space) = (Arc::clone(&self.view), self.space.clone());
-            checking.push_back(check(view, space, batch, stop.clone()));
+            checking.push_back(self.check(batch, &stop));
         }
         while let Some((batch, _)) = checking.next().await {
             self.give_back(batch).await;
@@ -201,8 +206,17 @@ impl Reader {
         while let Some(Ok(booked)) = self.bookings.join_next().await {
             self.booked(booked).await;
         }
-        self.intake.give_back().await;
+        self.intake.give_back(&self.gate).await;
         Ok(())
+    }
+
+    fn check(
+        &self,
+        batch: Batch,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = (Batch, bool)> + use<> {
+        let (gate, view) = (self.gate.clone(), Arc::clone(&self.view));
+        check(gate, view, self.space.clone(), batch, stop.clone())
     }
 
     /// Judges a batch and hands its copies to the writer. `None` when it is settled already.
@@ -221,6 +235,9 @@ impl Reader {
 
     /// Returns a batch that was not worked on.
     async fn give_back(&self, batch: Batch) {
+        if !self.gate.is_open() {
+            return;
+        }
         for read in batch.entries {
             log_failure(&self.space, "return an entry", read.delivery.nak(None).await);
         }
@@ -356,6 +373,9 @@ impl Reader {
     }
 
     async fn end(&self, delivery: Delivery, count: &AtomicU64) {
+        if !self.gate.is_open() {
+            return;
+        }
         add(count, 1);
         log_failure(&self.space, "ack an entry", delivery.ack().await);
     }
@@ -430,6 +450,9 @@ impl Reader {
 
     /// Retries later, parks, or gives up: by the rules, and never at another owner's cost.
     async fn wait(&mut self, read: Read, reason: DeadReason) {
+        if !self.gate.is_open() {
+            return;
+        }
         let Read { delivery, member, entry } = read;
         let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
         let now = now_ms();
@@ -458,6 +481,9 @@ impl Reader {
     }
 
     async fn give_up(&mut self, read: Read, reason: DeadReason) {
+        if !self.gate.is_open() {
+            return;
+        }
         let Read { delivery, member, entry } = read;
         let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
         error!(
@@ -486,6 +512,9 @@ impl Reader {
     /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
     async fn booked(&self, booked: Booked) {
         let Booked { delivery, state, recorded } = booked;
+        if !self.gate.is_open() {
+            return;
+        }
         match recorded {
             Ok(()) => {
                 add(&self.counters.given_up, u64::from(state == DeadState::GivenUp));
@@ -500,9 +529,10 @@ impl Reader {
     }
 }
 
-/// Waits until the view is as current as the newest entry of a batch; `false` when told to stop
-/// instead.
+/// Waits until the lane serves and the view is as current as the newest entry of a batch; `false`
+/// when told to stop instead.
 async fn check(
+    mut gate: Gate,
     view: Arc<View>,
     space: Space,
     batch: Batch,
@@ -512,7 +542,10 @@ async fn check(
         tokio::select! {
             biased;
             () = stop.cancelled() => return (batch, false),
-            fresh = view.fresh(&[Feed::Members, Feed::Acl]) => match fresh {
+            fresh = async {
+                gate.open().await;
+                view.fresh(&[Feed::Members, Feed::Acl]).await
+            } => match fresh {
                 Ok(()) => return (batch, true),
                 Err(error) => {
                     warn!(%space, %error, "entries wait: the view is not current");

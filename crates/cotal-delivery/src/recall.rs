@@ -116,6 +116,7 @@ impl Recall {
             let get = Get::NextBySubject { seq: next, subject: &subject };
             let Some(copy) = self.connection.get_message(&stream, get).await? else { break };
             if !self.may_keep(member, &copy.payload) {
+                self.gate.open().await;
                 self.connection.delete_message(&stream, copy.seq).await?;
                 taken += 1;
             }

@@ -10,6 +10,7 @@ use cotal_wire::names::member_key;
 use cotal_wire::{Lifecycle, Space};
 use tracing::{debug, info, warn};
 
+use crate::gate::Gate;
 use crate::view::{Feed, View};
 
 /// Removes entries and stray rows of retired lifecycles.
@@ -18,6 +19,7 @@ pub(crate) struct Remover {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
 }
 
 impl Remover {
@@ -37,7 +39,7 @@ impl Remover {
             }
             Deleted::AlreadyGone => {}
         }
-        if entry.reason == Reason::DurableChannel {
+        if entry.reason == Reason::DurableChannel && self.gate.is_open() {
             self.remove_row(member, entry).await;
         }
         Ok(())

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
+use crate::gate::Gate;
 use crate::recall::Changes;
 
 /// How long a lagging watch is waited for before the caller is told.
@@ -84,6 +85,7 @@ struct Followed {
 pub(crate) struct View {
     space: Space,
     writer_identity: String,
+    gate: Gate,
     changes: Changes,
     state: RwLock<State>,
     feeds: [Followed; 4],
@@ -112,6 +114,7 @@ impl View {
         connection: &Connection,
         space: &Space,
         writer_identity: &str,
+        gate: Gate,
         changes: Changes,
     ) -> Arc<Self> {
         let followed = |feed: Feed| Followed {
@@ -121,6 +124,7 @@ impl View {
         Arc::new(Self {
             space: space.clone(),
             writer_identity: writer_identity.to_owned(),
+            gate,
             changes,
             state: RwLock::default(),
             feeds: Feed::ALL.map(followed),
@@ -276,8 +280,12 @@ impl View {
         Ok(())
     }
 
-    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster.
+    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster. While
+    /// the lane does not serve, another daemon does it.
     async fn write_back(&self, key: &str, garbled: u64) {
+        if !self.gate.is_open() {
+            return;
+        }
         let last = self.directory().last_valid_member(key);
         let Some(last) = last.filter(|last| last.garbled_revision == garbled) else {
             return;

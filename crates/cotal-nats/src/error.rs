@@ -121,6 +121,12 @@ pub enum NatsError {
     /// The connection was closed on purpose.
     #[error("the broker connection is closed")]
     Closed,
+    /// Whoever asked for the write may not write any more.
+    #[error("{what} is withheld: this process may not write any more")]
+    Withheld {
+        /// What was to be written.
+        what: String,
+    },
     /// The message does not fit into one the broker accepts.
     #[error("{what} is {size} bytes, the broker accepts at most {max}")]
     TooLarge {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Broker, stream};
@@ -194,5 +196,29 @@ async fn nobody_serving_the_subject_and_too_large_are_typed() {
         let error = writer.submit(large).await.expect("submitted").await.expect_err("too large");
         assert!(matches!(error.failed[0].1, NatsError::TooLarge { max: 4_096, .. }), "{error}");
         assert!(connection.get_message("S", Get::Seq(1)).await.unwrap_err().is_absent());
+    }
+}
+
+/// It fails at once, instead of going out later on what was decided long before.
+#[tokio::test]
+async fn what_may_not_be_written_any_more_is_withheld() {
+    for engine in ENGINES {
+        let broker = Broker::open();
+        let connection = setup(&broker).await;
+        let may = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&may);
+        let may_write = move || asked.load(Ordering::SeqCst);
+        let started = Writer::start_while(&connection, WriterOptions::new(engine), may_write);
+        let (writer, _task) = started.await.expect("a writer");
+        writer.write(batch(0..100)).await.expect("confirmed");
+        may.store(false, Ordering::SeqCst);
+        let ticket = writer.submit(batch(100..200)).await.expect("submitted");
+        let failed = ticket.await.expect_err("withheld").failed;
+        assert_eq!(failed.len(), 100);
+        assert!(failed.iter().all(|(_, why)| matches!(why, NatsError::Withheld { .. })));
+        may.store(true, Ordering::SeqCst);
+        writer.write(batch(200..300)).await.expect("confirmed");
+        let all: Vec<_> = (0..100).chain(200..300).collect();
+        assert_eq!(bodies(&connection).await, all, "{engine:?}");
     }
 }

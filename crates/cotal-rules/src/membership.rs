@@ -236,6 +236,18 @@ pub enum CloseStep {
     Superseded,
 }
 
+/// Whether an inventory has to fence the lifecycle on this process: a row that was narrowed or
+/// retired first refuses every join by itself, on every process (INV-4). A missing row refuses too,
+/// but it proves no end and may come back.
+#[must_use]
+pub fn needs_fence(acl: Acl<'_>) -> bool {
+    match acl {
+        Acl::Row(row) => !row.allow_subscribe.is_empty(),
+        Acl::Retired => false,
+        Acl::Absent => true,
+    }
+}
+
 /// How full one subject of the channel is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubjectFill {

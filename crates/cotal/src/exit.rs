@@ -205,7 +205,7 @@ fn of_nats(error: &NatsError) -> Exit {
         NatsError::Conflict { .. } => Exit::Conflict,
         NatsError::Absent { .. } => Exit::Absent,
         NatsError::Timeout { .. } => Exit::TimedOut,
-        NatsError::NoResponders { .. } => Exit::NotServing,
+        NatsError::NoResponders { .. } | NatsError::Withheld { .. } => Exit::NotServing,
         NatsError::Refused { .. } | NatsError::TooLarge { .. } => Exit::Refused,
         NatsError::Disconnected { .. } | NatsError::Closed => Exit::Unreachable,
         NatsError::Malformed { .. } => Exit::Failure,

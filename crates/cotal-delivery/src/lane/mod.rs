@@ -49,7 +49,7 @@ pub struct LaneOptions {
     pub windows: Windows,
     /// How often the records of role requests are swept (ANY-6).
     pub sweep_every: Duration,
-    /// How long the lease bucket keeps a row; three renewals fit into it.
+    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
     pub lease_ttl: Duration,
 }
 
@@ -205,6 +205,10 @@ async fn claim_and_serve(
         () = stop.cancelled() => return Ok(()),
     };
     let connection = dialled.map_err(broker("cannot connect"))?;
+    let ttl = tokio::select! {
+        ttl = lease::lifetime(&connection, &options.space, options.lease_ttl) => ttl,
+        () = stop.cancelled() => return Ok(()),
+    };
     let conn_id = connection.conn_id();
     let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
     let (gate_keeper, gate) = gate::gate();
@@ -213,7 +217,7 @@ async fn claim_and_serve(
         &options.space,
         identity.principal.clone(),
         incarnation.clone(),
-        options.lease_ttl,
+        ttl,
         gate_keeper,
     );
     let claim = Claim { identity, incarnation, gate, progress };

@@ -110,12 +110,12 @@ impl Parts {
             space: options.space.clone(),
             windows: options.windows,
             sweep_every: options.sweep_every,
-            gate,
             scanner,
             connection: connection.clone(),
             connect,
             identity,
-            view: View::new(connection, &options.space, &incarnation, changes),
+            view: View::new(connection, &options.space, &incarnation, gate.clone(), changes),
+            gate,
             incarnation,
             alive,
             batches: Arc::default(),
@@ -451,6 +451,7 @@ impl Parts {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
+            gate: self.gate.clone(),
             writer,
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
@@ -464,7 +465,8 @@ impl Parts {
         let info =
             self.connection.stream_info(stream).await.map_err(broker("cannot read a stream"))?;
         let engine = Engine::best(&self.connection, info.config.allow_batched);
-        let started = Writer::start(&self.connection, WriterOptions::new(engine)).await;
+        let (options, gate) = (WriterOptions::new(engine), self.gate.clone());
+        let started = Writer::start_while(&self.connection, options, move || gate.is_open()).await;
         let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
         Ok(writer)
     }
@@ -474,6 +476,7 @@ impl Parts {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
+            gate: self.gate.clone(),
         }
     }
 
@@ -501,10 +504,18 @@ impl Parts {
         }
         let (space, connection) = (self.space.clone(), self.connection.clone());
         let (stream, mut config, stop) = (stream.to_owned(), info.config.clone(), stop.clone());
+        let mut gate = self.gate.clone();
         tasks.spawn(async move {
             for (ack_wait, then) in [(SHORT_ACK_WAIT_NS, HASTEN_FOR), (ACK_WAIT_NS, Duration::ZERO)]
             {
                 config.ack_wait = ack_wait;
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = gate.open() => {}
+                }
+                if !gate.is_open() {
+                    break;
+                }
                 let filter = config.filter_subject.as_deref();
                 let update = ConsumerAction::CreateOrUpdate;
                 let name = &config.name;

@@ -74,6 +74,7 @@ impl Registry {
         if copies.is_empty() {
             return Ok(());
         }
+        self.serves()?;
         let count = copies.len() as u64;
         let written = self.writer.submit(copies).await?.await;
         written.map_err(|error| match error.failed.into_iter().next() {
@@ -150,7 +151,7 @@ impl Registry {
         let change = self.change(channel, member, membership.join_cursor);
         match rules::close_evicted(Some(membership), membership.generation, change) {
             CloseStep::Write(write) => match self.write(key, &write, None).await {
-                Err(error) if !error.is_conflict() => Err(error.into()),
+                Err(error) if !error.is_conflict() => Err(error),
                 _ => Ok(()),
             },
             CloseStep::Superseded => Ok(()),

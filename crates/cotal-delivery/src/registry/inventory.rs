@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use cotal_nats::NatsError;
 use cotal_rules::directory::Acl;
+use cotal_rules::membership as rules;
 use cotal_wire::names::parse_member_key;
 use cotal_wire::{Channel, Lifecycle};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Registry, RegistryError, rows};
+use super::{Registry, RegistryError};
 use crate::view::{Feed, View};
 
 /// Inventories that wait for the next read; beyond it their callers wait to be queued.
@@ -78,17 +79,12 @@ impl Registry {
         &self,
         member: &Lifecycle,
     ) -> Result<Vec<Channel>, RegistryError> {
-        let acl = self.read_acl(member).await;
-        let refuses_by_itself = match &acl {
-            Ok(row) => match rows::as_acl(row.as_ref()) {
-                Acl::Row(row) => row.allow_subscribe.is_empty(),
-                Acl::Retired => true,
-                Acl::Absent => false,
-            },
-            Err(RegistryError::Refused(_)) => true,
-            Err(RegistryError::Nats(_)) => false,
+        let needs_fence = match self.read_acl(member).await {
+            Ok(row) => rules::needs_fence(Acl::of(row.as_ref())),
+            Err(RegistryError::Refused(_)) => false,
+            Err(RegistryError::Nats(_)) => true,
         };
-        if !refuses_by_itself {
+        if needs_fence {
             self.turns.fence(member);
         }
         self.turns.settled(member).await;

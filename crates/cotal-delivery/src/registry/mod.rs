@@ -25,9 +25,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::counters::Counters;
+use crate::gate::Gate;
 use crate::reader::ReaderProgress;
 use crate::view::{Feed, Seen, View};
-use rows::as_acl;
 
 pub(crate) use inventory::{Inventories, inventories};
 pub(crate) use turns::{Turn, Turns};
@@ -42,6 +42,7 @@ pub(crate) struct Registry {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
     pub(crate) writer: Writer,
     pub(crate) counters: Arc<Counters>,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
@@ -62,6 +63,10 @@ pub(crate) enum RegistryError {
 impl RegistryError {
     pub(crate) fn refused<T: Into<String>>(code: Code, reason: T) -> Self {
         Self::Refused(Refusal { code, reason: reason.into() })
+    }
+
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Nats(error) if error.is_conflict())
     }
 
     /// The reply that tells the caller.
@@ -94,7 +99,7 @@ impl Registry {
         let _turn = self.turn(&key, &member).await?;
         for _ in 0..ROUNDS {
             match self.join_once(&key, channel, &member).await {
-                Err(RegistryError::Nats(error)) if error.is_conflict() => {}
+                Err(error) if error.is_conflict() => {}
                 other => return other,
             }
         }
@@ -112,7 +117,7 @@ impl Registry {
         let acl = self.read_acl(member).await?;
         match rules::join(
             current.as_ref(),
-            as_acl(acl.as_ref()),
+            Acl::of(acl.as_ref()),
             self.change(channel, member, cursor),
         ) {
             JoinStep::Refused(refusal) => Err(RegistryError::Refused(refusal)),
@@ -144,7 +149,7 @@ impl Registry {
         revision: u64,
     ) -> Result<(), RegistryError> {
         let acl = self.read_acl(member).await;
-        let verdict = acl.map(|acl| rules::after_write(as_acl(acl.as_ref()), channel));
+        let verdict = acl.map(|acl| rules::after_write(Acl::of(acl.as_ref()), channel));
         match verdict {
             Ok(AfterWrite::Keep) => Ok(()),
             Ok(AfterWrite::Remove(refusal)) => {
@@ -216,7 +221,7 @@ impl Registry {
                 Err(error) if error.is_conflict() => {
                     return self.after_conflict(key, channel, member, generation).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             },
         }
         info!(space = %self.space, %member.principal, %channel, generation, "durable join");
@@ -267,7 +272,7 @@ impl Registry {
                     return Ok(Left { channel: channel.clone(), already_left: None });
                 }
                 Err(error) if error.is_conflict() => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Err(RegistryError::refused(Code::Conflict, "the row keeps changing; try again"))
@@ -292,7 +297,8 @@ impl Registry {
         Ok(Memberships { memberships })
     }
 
-    /// Finishes the joins that a daemon before this one left half done.
+    /// Finishes a join that a daemon before this one left half done, from the second look at the ACL
+    /// on: nobody knows whether that daemon came to it (MEM-3).
     pub(crate) async fn resume(
         &self,
         channel: &Channel,
@@ -304,6 +310,11 @@ impl Registry {
         let Some(row) = row.filter(|row| row.is_open() && !row.activated) else {
             return Ok(());
         };
+        let acl = self.read_acl(member).await?;
+        if let AfterWrite::Remove(refusal) = rules::after_write(Acl::of(acl.as_ref()), channel) {
+            self.remove(&key, row.revision).await;
+            return Err(RegistryError::Refused(refusal));
+        }
         let seen = Seen { revision: row.revision, routed: u64::MAX };
         self.activate(&key, channel, member, row, seen).await.map(drop)
     }

@@ -1,6 +1,6 @@
 //! Member and ACL rows as the leader has them at this moment.
 
-use cotal_nats::{Bytes, Entry, NatsError};
+use cotal_nats::{Bytes, Entry};
 use cotal_rules::directory::{Acl, Membership};
 use cotal_rules::membership::{Change, Expect, Write};
 use cotal_wire::control::Code;
@@ -71,23 +71,26 @@ impl Registry {
         key: &str,
         write: &Write,
         tombstone: Option<u64>,
-    ) -> Result<u64, NatsError> {
+    ) -> Result<u64, RegistryError> {
+        self.serves()?;
         let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
         let kv = self.view.kv(Feed::Members);
-        match (write.expect, tombstone) {
+        let written = match (write.expect, tombstone) {
             (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
                 kv.update(key, value, revision).await
             }
             (Expect::Absent, None) => kv.create(key, value).await,
-        }
+        };
+        Ok(written?)
     }
-}
 
-/// What a leader-served read of an ACL row means.
-pub(super) fn as_acl(row: Option<&AclRow>) -> Acl<'_> {
-    match row {
-        None => Acl::Absent,
-        Some(row) if row.retired => Acl::Retired,
-        Some(row) => Acl::Row(row),
+    /// Refuses once the lane has stopped serving: a process that was paused in the middle of a change
+    /// leaves it to the daemon that serves now.
+    pub(super) fn serves(&self) -> Result<(), RegistryError> {
+        if self.gate.is_open() {
+            return Ok(());
+        }
+        let why = "the daemon stopped serving meanwhile; try again";
+        Err(RegistryError::refused(Code::NotReady, why))
     }
 }

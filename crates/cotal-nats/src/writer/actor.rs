@@ -48,9 +48,13 @@ enum Event {
     Tick,
 }
 
+/// Whether messages may go onto the wire.
+pub(super) type MayWrite = Box<dyn Fn() -> bool + Send>;
+
 pub(super) struct Actor {
     connection: Connection,
     options: WriterOptions,
+    may_write: MayWrite,
     submissions: mpsc::Receiver<Submission>,
     open: bool,
     acks: Subscriber,
@@ -73,6 +77,7 @@ impl Actor {
     pub(super) async fn new(
         connection: &Connection,
         options: WriterOptions,
+        may_write: MayWrite,
         submissions: mpsc::Receiver<Submission>,
     ) -> Result<Self, NatsError> {
         let ack_inbox = connection.new_inbox();
@@ -88,6 +93,7 @@ impl Actor {
         Ok(Self {
             connection: connection.clone(),
             options,
+            may_write,
             submissions,
             open: true,
             acks,
@@ -186,6 +192,10 @@ impl Actor {
         if !self.state.borrow().is_connected() || self.is_held() {
             return Ok(());
         }
+        if !self.queue.is_empty() && !(self.may_write)() {
+            self.withhold();
+            return Ok(());
+        }
         let now = Instant::now();
         let mut in_flight = self.in_flight();
         // A few messages are worth little alone: they wait for what is in flight, and go together with
@@ -218,6 +228,15 @@ impl Actor {
             in_flight += 1;
         }
         Ok(())
+    }
+
+    /// Fails what is queued. It is not kept, because what it was decided on grows old.
+    fn withhold(&mut self) {
+        for entry in std::mem::take(&mut self.queue) {
+            let what = format!("the write to {}", entry.message.subject);
+            let error = NatsError::Withheld { what };
+            self.tickets.settle(entry.ticket, entry.index, Err(error));
+        }
     }
 
     /// Whether what is queued neither goes on with a fast batch nor is worth one.

@@ -180,8 +180,18 @@ impl Writer {
         connection: &Connection,
         options: WriterOptions,
     ) -> Result<(Self, JoinHandle<()>), NatsError> {
+        Self::start_while(connection, options, || true).await
+    }
+
+    /// The same, for as long as `may_write` says yes: it is asked before messages go onto the wire, be
+    /// it for the first time or again, and what it withholds fails ([`NatsError::Withheld`]).
+    pub async fn start_while(
+        connection: &Connection,
+        options: WriterOptions,
+        may_write: impl Fn() -> bool + Send + 'static,
+    ) -> Result<(Self, JoinHandle<()>), NatsError> {
         let (submissions, receiver) = mpsc::channel(SUBMISSIONS);
-        let actor = Actor::new(connection, options, receiver).await?;
+        let actor = Actor::new(connection, options, Box::new(may_write), receiver).await?;
         let task = tokio::spawn(actor.run());
         let permits = Arc::new(Semaphore::new(options.max_pending));
         Ok((Self { submissions, permits, max_pending: options.max_pending }, task))

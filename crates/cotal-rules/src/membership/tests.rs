@@ -93,6 +93,19 @@ fn mem_6_a_leave_naming_another_generation_is_refused() {
 }
 
 #[test]
+fn inv_4_only_a_row_that_refuses_by_itself_needs_no_fence() {
+    let (wide, empty, dead) = (acl(&["team"]), acl(&[]), tombstone());
+    for (acl, fence) in [
+        (Acl::of(None), true),
+        (Acl::of(Some(&wide)), true),
+        (Acl::of(Some(&empty)), false),
+        (Acl::of(Some(&dead)), false),
+    ] {
+        assert_eq!(needs_fence(acl), fence, "{acl:?}");
+    }
+}
+
+#[test]
 fn mem_4_a_leave_and_an_activation_only_update_a_row_that_exists() {
     let at = At::new();
     assert_eq!(leave(None, 1, at.change(50)), LeaveStep::AlreadyLeft);
