@@ -3,21 +3,47 @@
 use std::collections::{BTreeSet, HashSet};
 
 use cotal_rules::membership::{
-    ActivateStep, AfterWrite, Change, JoinStep, LeaveStep, activate, after_write, join, leave,
+    ActivateStep, AfterWrite, Change, JoinStep, LeaveStep, Write, activate, after_write, join,
+    leave, needs_fence,
 };
-use cotal_rules::{Applied, DenyReason, Directory, Plan, Post, Verdict, plan, verdict};
+use cotal_rules::{Applied, DenyReason, Directory, Membership, Plan, Post, Verdict, plan, verdict};
 use cotal_wire::envelope::Reason;
-use cotal_wire::names::member_key;
+use cotal_wire::names::{member_key, parse_member_key};
 use cotal_wire::{Channel, Lifecycle};
 
 use crate::space::{Entry, Space};
 
-/// A join that is under way.
-pub(crate) enum Joining {
+/// A change of a member row that is under way: every read and every write is a step of its own, so
+/// anything may happen between two of them.
+pub(crate) enum Running {
+    /// Row and cursor are read.
+    Joining { channel: Channel, member: Lifecycle, current: Option<Membership>, cursor: u64 },
+    /// The ACL allows it; the row is to be written.
+    Allowed { write: Write },
     /// The row is written; the ACL is to be read once more.
     Written { channel: Channel, member: Lifecycle, generation: u64, revision: u64 },
-    /// The row stands; catch-up and activation are to do.
+    /// The ACL does not cover it any more; the row is to be removed.
+    Condemned { channel: Channel, member: Lifecycle, revision: u64 },
+    /// The row stands; catch-up is to do.
     Standing { channel: Channel, member: Lifecycle, generation: u64 },
+    /// Caught up; the row is to be activated.
+    Activating { write: Write },
+    /// Row and cursor are read; the row is to be closed.
+    Leaving { write: Write },
+}
+
+impl Running {
+    pub(crate) fn member(&self) -> Lifecycle {
+        match self {
+            Self::Joining { member, .. }
+            | Self::Written { member, .. }
+            | Self::Condemned { member, .. }
+            | Self::Standing { member, .. } => member.clone(),
+            Self::Allowed { write } | Self::Activating { write } | Self::Leaving { write } => {
+                write.row.member()
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -28,7 +54,11 @@ pub(crate) struct Daemon {
     planned: HashSet<u64>,
     judged: Vec<(usize, Verdict)>,
     taken: HashSet<usize>,
-    joins: Vec<Joining>,
+    running: Vec<Running>,
+    /// Lifecycles that an inventory fenced on this process.
+    fenced: HashSet<Lifecycle>,
+    /// Those of them whose inventory has been read.
+    read: HashSet<Lifecycle>,
 }
 
 impl Daemon {
@@ -162,9 +192,12 @@ impl Daemon {
             return false;
         }
         let (at, decided) = self.judged.remove(0);
+        let entry = space.inbox[at].clone();
         if decided == Verdict::Release {
-            let entry = space.inbox[at].clone();
             space.store_dlv(&entry);
+        }
+        if decided == Verdict::Retired && entry.reason == Reason::DurableChannel {
+            space.drop_member(&entry.channel, &entry.member);
         }
         if decided == Verdict::NoAclRow || lose_ack {
             self.taken.remove(&at);
@@ -174,54 +207,115 @@ impl Daemon {
         true
     }
 
-    pub(crate) fn start_join(&mut self, space: &mut Space, channel: &Channel, member: &Lifecycle) {
-        let current = space.read_member(channel, member);
-        let cursor = space.last_seq();
-        let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
-        let (channel, member) = (channel.clone(), member.clone());
-        match join(current.as_ref(), space.acl(&member), change) {
-            JoinStep::Write(write) => {
-                if space.write_member(&write) {
-                    let generation = write.row.generation;
-                    let revision = space.log.len() as u64;
-                    self.joins.push(Joining::Written { channel, member, generation, revision });
-                }
-            }
-            JoinStep::AlreadyJoined { membership } if !membership.activated => {
-                let generation = membership.generation;
-                self.joins.push(Joining::Standing { channel, member, generation });
-            }
-            JoinStep::AlreadyJoined { .. } | JoinStep::Refused(_) => {}
+    /// Whose turn it is: one change of a row at a time, and none of a fenced lifecycle.
+    fn has_turn(&self, member: &Lifecycle) -> bool {
+        !self.fenced.contains(member) && !self.is_busy_with(member)
+    }
+
+    pub(crate) fn is_busy_with(&self, member: &Lifecycle) -> bool {
+        self.running.iter().any(|running| running.member() == *member)
+    }
+
+    pub(crate) fn start_join(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
+        if self.has_turn(member) {
+            let current = space.read_member(channel, member);
+            let (channel, member, cursor) = (channel.clone(), member.clone(), space.last_seq());
+            self.running.push(Running::Joining { channel, member, current, cursor });
         }
     }
 
-    pub(crate) fn continue_join(&mut self, space: &mut Space) -> bool {
-        if self.joins.is_empty() {
+    pub(crate) fn start_leave(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
+        if !self.has_turn(member) {
+            return;
+        }
+        let current = space.read_member(channel, member);
+        let generation = current.as_ref().map_or(1, |row| row.generation);
+        let change = Change { channel, member, cursor: space.last_seq(), now_ms: 0, writer: "w" };
+        if let LeaveStep::Write(write) = leave(current.as_ref(), generation, change) {
+            self.running.push(Running::Leaving { write });
+        }
+    }
+
+    /// A join that a daemon before this one left half done goes on at its second look at the ACL.
+    pub(crate) fn resume(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
+        let half = space.read_member(channel, member).filter(|r| r.is_open() && !r.activated);
+        if let Some(row) = half {
+            let (channel, member) = (channel.clone(), member.clone());
+            let (generation, revision) = (row.generation, row.revision);
+            self.running.push(Running::Written { channel, member, generation, revision });
+        }
+    }
+
+    /// Takes the next step of one of the changes under way.
+    pub(crate) fn go_on(&mut self, space: &mut Space, nth: usize) -> bool {
+        if self.running.is_empty() {
             return false;
         }
-        match self.joins.remove(0) {
-            Joining::Written { channel, member, generation, revision } => {
-                match after_write(space.acl(&member), &channel) {
-                    AfterWrite::Keep => {
-                        self.joins.push(Joining::Standing { channel, member, generation });
-                    }
-                    AfterWrite::Remove(_) => space.remove_member(&channel, &member, revision),
-                }
-            }
-            Joining::Standing { channel, member, generation } => {
-                self.catch_up(space, &channel, &member, generation);
-            }
-        }
+        let running = self.running.remove(nth % self.running.len());
+        let next = self.step(space, running);
+        self.running.extend(next);
         true
     }
 
-    /// Copies (join, fence] and activates. The fence is read after the watch applied the row.
-    fn catch_up(&mut self, space: &mut Space, channel: &Channel, member: &Lifecycle, gen_: u64) {
+    fn step(&mut self, space: &mut Space, running: Running) -> Option<Running> {
+        match running {
+            Running::Joining { channel, member, current, cursor } => {
+                let (channel, member) = (&channel, &member);
+                let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
+                match join(current.as_ref(), space.acl(member), change) {
+                    JoinStep::Write(write) => Some(Running::Allowed { write }),
+                    JoinStep::AlreadyJoined { membership } if !membership.activated => {
+                        let (channel, member) = (channel.clone(), member.clone());
+                        let generation = membership.generation;
+                        Some(Running::Standing { channel, member, generation })
+                    }
+                    JoinStep::AlreadyJoined { .. } | JoinStep::Refused(_) => None,
+                }
+            }
+            Running::Allowed { write } => {
+                let revision = self.write(space, &write)?;
+                let (channel, member) = (write.row.channel.clone(), write.row.member());
+                let generation = write.row.generation;
+                Some(Running::Written { channel, member, generation, revision })
+            }
+            Running::Written { channel, member, generation, revision } => {
+                Some(match after_write(space.acl(&member), &channel) {
+                    AfterWrite::Keep => Running::Standing { channel, member, generation },
+                    AfterWrite::Remove(_) => Running::Condemned { channel, member, revision },
+                })
+            }
+            Running::Condemned { channel, member, revision } => {
+                space.remove_member(&channel, &member, revision);
+                None
+            }
+            Running::Standing { channel, member, generation } => {
+                self.catch_up(space, &channel, &member, generation)
+            }
+            Running::Activating { write } | Running::Leaving { write } => {
+                self.write(space, &write);
+                None
+            }
+        }
+    }
+
+    /// By revision; a conflict ends the change, and whoever asked for it begins again.
+    fn write(&self, space: &mut Space, write: &Write) -> Option<u64> {
+        let member = write.row.member();
+        assert!(!self.read.contains(&member), "{member:?} is written after its inventory");
+        space.write_member(write).then_some(space.log.len() as u64)
+    }
+
+    /// Copies (join, fence]. The fence is read after the watch applied the row.
+    fn catch_up(
+        &mut self,
+        space: &mut Space,
+        channel: &Channel,
+        member: &Lifecycle,
+        gen_: u64,
+    ) -> Option<Running> {
         self.barrier(space);
         let fence = space.last_seq();
-        let Some(row) = self.dir.membership(channel, member).cloned() else {
-            return;
-        };
+        let row = self.dir.membership(channel, member).cloned()?;
         for seq in row.join_cursor + 1..=fence {
             let post = space.post_at(seq);
             if post.channel == *channel && post.sender != member.principal && row.generation == gen_
@@ -233,18 +327,31 @@ impl Daemon {
         }
         let current = space.read_member(channel, member);
         let change = Change { channel, member, cursor: fence, now_ms: 0, writer: "w" };
-        if let ActivateStep::Write(write) = activate(current.as_ref(), gen_, change) {
-            space.write_member(&write);
+        match activate(current.as_ref(), gen_, change) {
+            ActivateStep::Write(write) => Some(Running::Activating { write }),
+            ActivateStep::AlreadyActive | ActivateStep::Superseded => None,
         }
     }
 
-    pub(crate) fn leave(&mut self, space: &mut Space, channel: &Channel, member: &Lifecycle) {
-        let current = space.read_member(channel, member);
-        let generation = current.as_ref().map_or(1, |row| row.generation);
-        let cursor = space.last_seq();
-        let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
-        if let LeaveStep::Write(write) = leave(current.as_ref(), generation, change) {
-            assert!(space.write_member(&write), "nothing ran in between");
+    /// An inventory arrives.
+    pub(crate) fn ask_inventory(&mut self, space: &Space, member: &Lifecycle) {
+        if needs_fence(space.acl(member)) {
+            self.fenced.insert(member.clone());
         }
+    }
+
+    /// The inventory's read: after the changes that had begun, and with everything applied.
+    pub(crate) fn inventory(&mut self, space: &Space, member: &Lifecycle) -> Option<Vec<Channel>> {
+        if self.is_busy_with(member) {
+            return None;
+        }
+        if self.fenced.contains(member) {
+            self.read.insert(member.clone());
+        }
+        self.barrier(space);
+        let garbled = self.dir.garbled_members().filter_map(parse_member_key);
+        let garbled = garbled.filter(|(_, of)| of == member);
+        let rows = self.dir.memberships_of(member).into_iter().map(|(channel, _)| channel);
+        Some(rows.chain(garbled.map(|(channel, _)| channel)).collect())
     }
 }

@@ -160,6 +160,19 @@ impl Space {
         }
     }
 
+    /// The manager's delete, whatever stands there.
+    pub(crate) fn drop_member(&mut self, channel: &Channel, member: &Lifecycle) {
+        if let Some(revision) = self.key_revision(&member_key(channel, member)) {
+            self.remove_member(channel, member, revision);
+        }
+    }
+
+    /// Every channel of which the lifecycle has a row.
+    pub(crate) fn rows_of(&self, member: &Lifecycle) -> Vec<Channel> {
+        let own = self.members.keys().filter(|(_, of)| of == member);
+        own.map(|(channel, _)| channel.clone()).collect()
+    }
+
     pub(crate) fn remove_member(&mut self, channel: &Channel, member: &Lifecycle, revision: u64) {
         let key = member_key(channel, member);
         if self.key_revision(&key) == Some(revision) {
