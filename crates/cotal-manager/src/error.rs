@@ -144,10 +144,10 @@ pub enum ManagerError {
     /// A retirement has begun and is not complete.
     #[error("{0} is being retired: finish it with `cotal agent retire` first")]
     Retiring(Principal),
-    /// The agent's key is needed to revoke it, and its credential is not on this root.
+    /// The agent's key is needed to revoke it, and this root knows neither it nor its credential.
     #[error(
-        "the credential of {0} is not on this root, so its key cannot be revoked: put the file \
-         back, then retire it"
+        "this root has neither the credential of {0} nor a note of its key, so it cannot be \
+         revoked: retire it on the root that provisioned it"
     )]
     KeyUnknown(Principal),
     /// Somebody else keeps changing a row.

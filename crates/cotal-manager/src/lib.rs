@@ -9,6 +9,7 @@
 //! - [`provision_space`]: streams, buckets and first rows.
 //! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
 //! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
+//! - [`write_back_rows`]: garbled ACL and channel rows, put back.
 //! - [`launch`]: the broker's and the daemon's processes.
 //! - [`Rail`]: the daemon's rails as this side asks on them.
 
@@ -23,8 +24,11 @@ mod provision;
 mod rail;
 mod repair;
 pub mod rows;
+mod write_back;
 
-pub use agents::{Added, Agent, AgentName, Agents, Begun, NewAgent, Provisioning, Retired};
+pub use agents::{
+    Added, Agent, AgentName, Agents, Begun, Done, NewAgent, Provisioning, Retired, Retirement,
+};
 pub use authority::{Authority, BrokerAddress, Office};
 pub use credentials::{
     DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, renew_daemon_credentials,
@@ -34,3 +38,4 @@ pub use error::ManagerError;
 pub use provision::{Provisioned, Shape, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::Change;
+pub use write_back::{WrittenBack, write_back_rows};

@@ -1,7 +1,7 @@
 //! Whole buckets, read once.
 
-use cotal_nats::{Bucket, Bytes, Connection, NatsError, WatchEvent};
-use cotal_wire::rows::{AclRow, PresenceRow, RowError};
+use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError, WatchEvent};
+use cotal_wire::rows::{AclRow, PresenceRow};
 use cotal_wire::{Lifecycle, Principal, Space, names};
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl AclRows {
             };
             let row = match AclRow::parse(&raw.value) {
                 Ok(row) => Some(row),
-                Err(_) => last_valid(&bucket, &key, AclRow::parse).await?,
+                Err(_) => last_valid_acl(&bucket.history(&key).await?).map(|(row, _)| row),
             };
             match row {
                 Some(row) => drop(found.rows.insert(lifecycle, row)),
@@ -89,15 +89,46 @@ impl AclRows {
     }
 }
 
-/// The newest valid value in a row's history.
-async fn last_valid<T>(
-    bucket: &Bucket,
-    key: &str,
-    parse: impl Fn(&[u8]) -> Result<T, RowError>,
-) -> Result<Option<T>, NatsError> {
-    let history = bucket.history(key).await?;
-    let values = history.iter().rev().filter_map(|entry| entry.live());
-    Ok(values.filter_map(|value| parse(value).ok()).next())
+/// What stands under one ACL key, with the revision that a write must replace.
+pub(crate) enum Standing {
+    /// A row; the last valid one where the latest value is garbled.
+    Row(AclRow, u64),
+    /// Garbage, and no valid row is left.
+    Garbled(u64),
+    /// Nothing.
+    Absent,
+}
+
+pub(crate) async fn standing_acl(bucket: &Bucket, key: &str) -> Result<Standing, NatsError> {
+    let Some(entry) = bucket.get(key).await? else {
+        return Ok(Standing::Absent);
+    };
+    let Some(value) = entry.live() else {
+        return Ok(Standing::Absent);
+    };
+    if let Ok(row) = AclRow::parse(value) {
+        return Ok(Standing::Row(row, entry.revision));
+    }
+    let last = last_valid_acl(&bucket.history(key).await?);
+    Ok(last
+        .map_or(Standing::Garbled(entry.revision), |(row, _)| Standing::Row(row, entry.revision)))
+}
+
+/// The newest valid row of a history, or its tombstone: that is final whatever came after it.
+pub(crate) fn last_valid_acl(history: &[Entry]) -> Option<(AclRow, Bytes)> {
+    let parse = |value: &[u8]| AclRow::parse(value).ok();
+    let values = history.iter().filter_map(Entry::live);
+    let mut rows = values.filter_map(|value| Some((parse(value)?, value.clone())));
+    rows.find(|(row, _)| row.retired).or_else(|| last_valid(history, parse))
+}
+
+/// The newest valid row of a history. What lies before a deletion is not in force any more.
+pub(crate) fn last_valid<T>(
+    history: &[Entry],
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Option<(T, Bytes)> {
+    let since = history.iter().rev().map_while(Entry::live);
+    since.filter_map(|value| Some((parse(value)?, value.clone()))).next()
 }
 
 /// Who says that he is present, and when he last said so; other values are no presence.

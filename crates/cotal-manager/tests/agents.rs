@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use cotal_manager::rows::AclRows;
-use cotal_manager::{Added, AgentName, Agents, Begun, ManagerError, NewAgent};
+use cotal_manager::{Added, AgentName, Agents, Begun, ManagerError, NewAgent, write_back_rows};
 use cotal_nats::{Bytes, NatsError};
 use cotal_testkit::Mesh;
 use cotal_trust::MintError;
@@ -225,6 +225,57 @@ async fn a_garbled_row_is_neither_a_row_nor_an_absence() {
     assert!(matches!(agents.add(&bob).await, Err(ManagerError::GarbledRow(_))));
 }
 
+/// The manager's rows: the last valid one is put back by revision, and what is right is not touched.
+#[tokio::test]
+async fn garbled_acl_rows_are_put_back_as_the_last_valid_ones() {
+    let mesh = Mesh::start().await;
+    let agents = supervisor(&mesh).await;
+    let bucket = cotal_nats::Bucket::new(&mesh.god().await, &mesh.space().bucket(Bucket::Acl));
+    let mut lifecycles = Vec::new();
+    for name in ["right", "garbled", "retired", "deleted", "lost"] {
+        agents.add(&agent(name, &["a"], &["a"], None)).await.unwrap();
+        lifecycles.push(complete(&mesh, &format!("local.{name}")).await);
+    }
+    let [right, garbled, retired, deleted, lost] = &lifecycles[..] else { panic!() };
+    let before = rows(&mesh).await.rows;
+    let last = async |of: &Lifecycle| bucket.get(&of.dotted()).await.unwrap().unwrap();
+    let untouched = last(right).await.revision;
+    let garbage = br#"{"stream":"KV_cotal_acl_main","seq":7}"#;
+    write(&mesh, garbled, garbage).await;
+    write(&mesh, garbled, b"").await;
+    let tombstone =
+        AclRow { retired: true, allow_subscribe: Vec::new(), ..before[retired].clone() };
+    write(&mesh, retired, &serde_json::to_vec(&tombstone).unwrap()).await;
+    // Neither a later row nor garbage brings a retired lifecycle back.
+    write(&mesh, retired, &serde_json::to_vec(&before[retired]).unwrap()).await;
+    write(&mesh, retired, garbage).await;
+    bucket.delete(&deleted.dotted(), None).await.unwrap();
+    write(&mesh, deleted, garbage).await;
+    for _ in 0..8 {
+        write(&mesh, lost, garbage).await;
+    }
+    write(&mesh, &Lifecycle::parse(&format!("nobody.x.{}", "x".repeat(26))).unwrap(), garbage)
+        .await;
+
+    let mut done = write_back_rows(&mesh.authority(), &mesh.address()).await.unwrap();
+    done.sort_by(|a, b| a.row.cmp(&b.row));
+    let told: Vec<_> = done.iter().map(|done| (done.row.as_str(), done.restored)).collect();
+    let wanted = [
+        ("the ACL row of local.deleted", true),
+        ("the ACL row of local.garbled", true),
+        ("the ACL row of local.lost", false),
+        ("the ACL row of local.retired", true),
+    ];
+    assert_eq!(told, wanted);
+    assert_eq!(last(right).await.revision, untouched);
+    let row = |entry: cotal_nats::Entry| AclRow::parse(entry.live().unwrap()).unwrap();
+    assert_eq!(row(last(garbled).await), before[garbled]);
+    assert_eq!(row(last(retired).await), tombstone);
+    assert!(last(deleted).await.live().is_none());
+    let again = write_back_rows(&mesh.authority(), &mesh.address()).await.unwrap();
+    assert_eq!(again.len(), 1, "only what is lost is told again: {again:?}");
+}
+
 #[tokio::test]
 async fn a_lost_credential_and_two_incarnations_are_said_not_guessed() {
     let mesh = Mesh::start().await;
@@ -233,6 +284,8 @@ async fn a_lost_credential_and_two_incarnations_are_said_not_guessed() {
     agents.add(&bob).await.unwrap();
     FileStore::new(mesh.root().clone()).delete(&key(&mesh, "local.bob")).unwrap();
     assert!(matches!(agents.add(&bob).await, Err(ManagerError::CredentialLost(_))));
+    let narrowed = agents.narrow(&bob.name, &[]).await;
+    assert!(matches!(narrowed, Err(ManagerError::CredentialLost(_))));
     let second = Lifecycle::parse(&format!("local.bob.{}", "b".repeat(26))).unwrap();
     let row = br#"{"allowSubscribe":[],"revision":1,"updatedAt":0}"#;
     write(&mesh, &second, row).await;

@@ -79,6 +79,27 @@ impl God {
         self.kv(Bucket::Delivery).delete(LEASE_KEY, None).await.expect("a free lease");
     }
 
+    /// Makes lease rows expire after `seconds`, so that no test waits for 30 s. Daemons that start
+    /// later keep to it.
+    pub async fn shorten_lease(&self, seconds: i64) {
+        let stream = self.space.kv_stream(Bucket::Delivery);
+        let info = self.connection.stream_info(&stream).await.expect("the lease bucket");
+        let mut config = info.config;
+        config.max_age = seconds * 1_000_000_000;
+        config.duplicate_window = config.max_age;
+        self.connection.update_stream(&stream, &config).await.expect("a shorter lease");
+    }
+
+    /// Waits until the lease row has expired.
+    pub async fn wait_for_a_free_lease(&self) {
+        let kv = self.kv(Bucket::Delivery);
+        let look = || kv.get(LEASE_KEY);
+        let free = |seen: &Result<Option<cotal_nats::Entry>, _>| {
+            seen.as_ref().is_ok_and(|row| row.as_ref().is_none_or(|row| row.live().is_none()))
+        };
+        crate::eventually("a lease that expires", look, free).await.expect("the lease bucket");
+    }
+
     /// Holds the daemon's consumer: what is posted stays before it until [`Self::resume`].
     pub async fn pause(&self, consumer: &str) {
         self.set_pause(consumer, &json!({ "pause_until": LATER })).await;
@@ -108,9 +129,18 @@ impl God {
     /// Lets a consumer's unanswered messages come again after a second, so that a test of a crash
     /// need not wait for a minute.
     pub async fn hasten(&self, stream: &str, consumer: &str) {
+        self.change(stream, consumer, |config| config.ack_wait = 1_000_000_000).await;
+    }
+
+    /// Lets a consumer hand out no more than `count` messages before they are acknowledged.
+    pub async fn limit(&self, stream: &str, consumer: &str, count: i64) {
+        self.change(stream, consumer, |config| config.max_ack_pending = count).await;
+    }
+
+    async fn change(&self, stream: &str, consumer: &str, change: impl Fn(&mut ConsumerConfig)) {
         let info = self.connection.consumer_info(stream, consumer).await.expect("a consumer");
         let mut config: ConsumerConfig = info.config;
-        config.ack_wait = 1_000_000_000;
+        change(&mut config);
         let filter = config.filter_subject.clone();
         let action = ConsumerAction::CreateOrUpdate;
         let changed = self

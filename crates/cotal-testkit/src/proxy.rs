@@ -26,11 +26,14 @@ pub struct Proxy {
     line: Arc<watch::Sender<Line>>,
     dialled: watch::Receiver<usize>,
     needle: Needle,
+    record: Record,
     accepting: JoinHandle<()>,
 }
 
 /// A text, and what becomes of the line when a client says it.
 type Needle = Arc<Mutex<Option<(String, Line)>>>;
+/// What clients said since it was asked for.
+type Record = Arc<Mutex<Option<Vec<u8>>>>;
 
 impl Proxy {
     /// Listens on a free port and passes everything on to `target` (`host:port`).
@@ -43,9 +46,14 @@ impl Proxy {
         let line = Arc::new(watch::Sender::new(Line::Open));
         let (was_dialled, dialled) = watch::channel(0);
         let needle = Needle::default();
-        let between = Between { line: Arc::clone(&line), needle: Arc::clone(&needle) };
+        let record = Record::default();
+        let between = Between {
+            line: Arc::clone(&line),
+            needle: Arc::clone(&needle),
+            record: Arc::clone(&record),
+        };
         let accepting = tokio::spawn(accept(listener, target.to_owned(), between, was_dialled));
-        Self { address, line, dialled, needle, accepting }
+        Self { address, line, dialled, needle, record, accepting }
     }
 
     /// The URL that clients use.
@@ -101,6 +109,24 @@ impl Proxy {
         line.wait_for(|line| *line == Line::Deaf).await.expect("a proxy that stands");
     }
 
+    /// Keeps what the one client says from now on.
+    ///
+    /// # Panics
+    /// Never: no panic holds the lock.
+    pub fn record(&self) {
+        *self.record.lock().expect("no panic holds it") = Some(Vec::new());
+    }
+
+    /// What the client published since [`Self::record`]: subjects and bodies.
+    ///
+    /// # Panics
+    /// When nothing was recorded.
+    #[must_use]
+    pub fn published(&self) -> Vec<(String, String)> {
+        let record = self.record.lock().expect("no panic holds it");
+        published(record.as_deref().expect("a record"))
+    }
+
     /// Waits until somebody has connected.
     ///
     /// # Panics
@@ -128,11 +154,15 @@ impl Drop for Proxy {
 struct Between {
     line: Arc<watch::Sender<Line>>,
     needle: Needle,
+    record: Record,
 }
 
 impl Between {
     /// The line must have changed before the text is passed on, so this comes first.
     fn hear(&self, said: &[u8]) {
+        if let Some(record) = &mut *self.record.lock().expect("no panic holds it") {
+            record.extend_from_slice(said);
+        }
         let mut needle = self.needle.lock().expect("no panic holds it");
         let heard = needle
             .take_if(|(text, _)| said.windows(text.len()).any(|part| part == text.as_bytes()));
@@ -192,4 +222,22 @@ async fn pass(
             return;
         }
     }
+}
+
+/// The `PUB` and `HPUB` of a client's side of the protocol.
+fn published(mut said: &[u8]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    while let Some(end) = said.windows(2).position(|two| two == b"\r\n") {
+        let line = String::from_utf8_lossy(&said[..end]).into_owned();
+        said = &said[end + 2..];
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(&("PUB" | "HPUB")), Some(subject)) = (words.first(), words.get(1)) else {
+            continue;
+        };
+        let size = words.last().and_then(|size| size.parse().ok()).unwrap_or(0);
+        let (body, rest) = said.split_at(said.len().min(size));
+        found.push(((*subject).to_owned(), String::from_utf8_lossy(body).into_owned()));
+        said = rest;
+    }
+    found
 }

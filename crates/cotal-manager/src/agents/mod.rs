@@ -6,6 +6,7 @@
 //! before the record is written and kept in it, so that a continued provisioning asks for the very
 //! same consumers.
 
+mod known_key;
 mod name;
 mod pending;
 mod provisioning;
@@ -29,7 +30,7 @@ use crate::rows::{AclRows, read_presence};
 
 pub use name::AgentName;
 pub use provisioning::Provisioning;
-pub use retire::Retired;
+pub use retire::{Done, Retired, Retirement};
 
 /// A presence row is written every 2 s and its bucket keeps it for 6 s.
 const PRESENT_FOR_MS: i64 = 6_000;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use cotal_nats::NatsError;
 use cotal_trust::{Minted, UserKey, mint_named};
+use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket;
 use cotal_wire::profile::Profile;
 use cotal_wire::rows::{AclRow, Frontier};
@@ -11,7 +12,7 @@ use cotal_wire::{Lifecycle, LifecycleUid, Principal};
 use cotal_workspace::{Reservation, Secret, SecretStore, Segment};
 
 use super::pending::Pending;
-use super::{Agents, NewAgent, grant};
+use super::{Agents, NewAgent, grant, known_key};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::{Doing, ManagerError};
 use crate::provision::ensure_consumer;
@@ -86,6 +87,11 @@ impl<'a> Provisioning<'a> {
     /// # Errors
     /// When it cannot be written.
     pub fn credential(&self) -> Result<(), ManagerError> {
+        let claims = Creds::parse(self.minted.creds.expose()).map_err(|source| {
+            ManagerError::DamagedCreds { principal: self.lifecycle.principal.clone(), source }
+        })?;
+        let (nkey, issued) = (&claims.claims.subject, claims.claims.issued_at);
+        known_key::note(self.agents, &self.lifecycle, nkey, issued)?;
         let key = self.agents.key(&self.lifecycle.principal);
         Ok(self.agents.store.put(&key, &self.minted.creds)?)
     }

@@ -5,7 +5,7 @@
 //! tombstone. Each step is recorded before the next, so that a crash anywhere is continued by running
 //! it again, and the name is held until all is proven.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, NatsError};
@@ -18,27 +18,38 @@ use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, ChannelPattern, ConnId, Lifecycle, Principal};
 use cotal_workspace::files::{self, Privacy};
-use cotal_workspace::{Secret, SecretStore as _, Segment};
+use cotal_workspace::{Reservation, Secret, SecretStore as _, Segment};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{AgentName, Agents, posts, provisioning};
+use super::{AgentName, Agents, known_key, posts, provisioning};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::{Doing, ManagerError};
-use crate::rows::bucket;
+use crate::rows::{Standing, bucket, standing_acl};
 
 /// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
 const ROUNDS: usize = 8;
+/// Between two evictions of somebody who is still seen.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How far a retirement has come; the next step is not begun before this is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Done {
+pub enum Done {
+    /// It is recorded, and the name is held.
     Nothing,
+    /// The ACL row reads nothing.
     Narrowed,
+    /// The broker refuses the key.
     Revoked,
+    /// The member rows are known.
+    Inventoried,
+    /// No connection is left, as a scan proved.
     Evicted,
+    /// Member rows, consumers and the credential are deleted.
     Deleted,
+    /// A tombstone stands and the name is free.
+    Buried,
 }
 
 /// The record of a retirement that has begun. It holds the uid, so it is as private as a credential.
@@ -47,6 +58,9 @@ enum Done {
 struct Retiring {
     lifecycle: String,
     nkey: String,
+    /// When the credential was issued.
+    issued: i64,
+    channels: Vec<Channel>,
     done: Done,
 }
 
@@ -55,10 +69,71 @@ struct Retiring {
 pub struct Retired {
     /// Who.
     pub principal: Principal,
-    /// The channels whose member rows were deleted by this run.
+    /// The channels that it was a durable member of, or had been.
     pub channels: Vec<Channel>,
     /// Connections that were kicked by this run; the revocation ends most before that.
     pub kicked: u64,
+}
+
+/// A retirement under way. Dropping it between two steps, or within one, is a crash there: the next
+/// one goes on.
+#[derive(Debug)]
+pub struct Retirement<'a> {
+    agents: &'a Agents,
+    lifecycle: Lifecycle,
+    record: Retiring,
+    path: PathBuf,
+    kicked: u64,
+    _held: Reservation,
+}
+
+impl Retirement<'_> {
+    /// How far it has come.
+    #[must_use]
+    pub fn done(&self) -> Done {
+        self.record.done
+    }
+
+    /// Does the next step and records it; every step may be repeated.
+    ///
+    /// # Errors
+    /// When it cannot be done or proven; the name stays held.
+    pub async fn step(&mut self) -> Result<Done, ManagerError> {
+        let (agents, lifecycle) = (self.agents, &self.lifecycle);
+        let done = match self.record.done {
+            Done::Nothing => {
+                agents.rewrite_acl(lifecycle, true, |row| row.allow_subscribe.clear()).await?;
+                Done::Narrowed
+            }
+            Done::Narrowed => {
+                agents.revoke(&self.record, &self.path).await?;
+                Done::Revoked
+            }
+            Done::Revoked => {
+                self.record.channels = agents.inventory(lifecycle).await?;
+                Done::Inventoried
+            }
+            Done::Inventoried => {
+                self.kicked += agents.evict(&lifecycle.principal).await?;
+                Done::Evicted
+            }
+            Done::Evicted => {
+                agents.delete_traces(lifecycle, &self.record.channels).await?;
+                Done::Deleted
+            }
+            Done::Deleted => {
+                agents.bury(lifecycle).await?;
+                provisioning::forget(agents, &lifecycle.principal)?;
+                files::remove(&self.path)?;
+                self.record.done = Done::Buried;
+                return Ok(Done::Buried);
+            }
+            Done::Buried => return Ok(Done::Buried),
+        };
+        self.record.done = done;
+        self.record.save(&self.path)?;
+        Ok(done)
+    }
 }
 
 impl Agents {
@@ -67,36 +142,25 @@ impl Agents {
     /// # Errors
     /// When a step cannot be done or proven; the name stays held, and running it again continues.
     pub async fn retire(&self, name: &AgentName) -> Result<Retired, ManagerError> {
-        let principal = name.principal().clone();
-        let _held = provisioning::reserve(self, &principal)?;
-        let path = self.retiring_path(&principal);
-        let (mut record, lifecycle) = self.retirement(&principal, &path).await?;
-        let mut retired = Retired { principal, channels: Vec::new(), kicked: 0 };
-        if record.done < Done::Narrowed {
-            self.rewrite_acl(&lifecycle, |row| row.allow_subscribe.clear()).await?;
-            record.advance(Done::Narrowed, &path)?;
-        }
-        if record.done < Done::Revoked {
-            self.revoke(&record.nkey).await?;
-            record.advance(Done::Revoked, &path)?;
-        }
-        if record.done < Done::Deleted {
-            retired.channels = self.inventory(&lifecycle).await?;
-            if record.done < Done::Evicted {
-                retired.kicked = self.evict(&lifecycle.principal).await?;
-                record.advance(Done::Evicted, &path)?;
-            }
-            self.delete_traces(&lifecycle, &retired.channels).await?;
-            record.advance(Done::Deleted, &path)?;
-        }
-        self.rewrite_acl(&lifecycle, |row| {
-            row.allow_subscribe.clear();
-            row.retired = true;
+        let mut retirement = self.begin_retirement(name).await?;
+        while retirement.step().await? != Done::Buried {}
+        Ok(Retired {
+            principal: name.principal().clone(),
+            channels: retirement.record.channels,
+            kicked: retirement.kicked,
         })
-        .await?;
-        provisioning::forget(self, &lifecycle.principal)?;
-        files::remove(&path)?;
-        Ok(retired)
+    }
+
+    /// Holds the name and records the retirement, or takes up the one that a crash left.
+    ///
+    /// # Errors
+    /// When there is no such agent, its key is not known here, or another process works on it.
+    pub async fn begin_retirement(&self, name: &AgentName) -> Result<Retirement<'_>, ManagerError> {
+        let principal = name.principal();
+        let held = provisioning::reserve(self, principal)?;
+        let path = self.retiring_path(principal);
+        let (record, lifecycle) = self.retirement(principal, &path).await?;
+        Ok(Retirement { agents: self, lifecycle, record, path, kicked: 0, _held: held })
     }
 
     /// Takes channels from what an agent may read; it never adds any. The row goes first, so that
@@ -113,16 +177,19 @@ impl Agents {
     ) -> Result<Principal, ManagerError> {
         let principal = name.principal().clone();
         let _held = provisioning::reserve(self, &principal)?;
-        let lifecycle = self.the_live_one(&principal).await?;
+        if self.is_retiring(&principal) {
+            return Err(ManagerError::Retiring(principal));
+        }
+        let lifecycle = self.the_live_one(&principal, false).await?;
         let creds = self.creds_of(&lifecycle)?;
-        let creds = creds.ok_or_else(|| ManagerError::KeyUnknown(principal.clone()))?;
+        let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
         let rows = self.rows().await?;
         let before = rows.rows.get(&lifecycle).map(|row| row.allow_subscribe.clone());
         let before = before.unwrap_or_default();
         if let Some(wider) = read.iter().find(|r| !before.iter().any(|b| b.covers_all_of(r))) {
             return Err(ManagerError::Wider { principal, pattern: wider.clone() });
         }
-        self.rewrite_acl(&lifecycle, |row| row.allow_subscribe = read.to_vec()).await?;
+        self.rewrite_acl(&lifecycle, false, |row| row.allow_subscribe = read.to_vec()).await?;
         self.replace_credential(&lifecycle, read, &creds).await?;
         Ok(principal)
     }
@@ -143,6 +210,7 @@ impl Agents {
         let key = UserKey::from_seed(&Secret::new(old.seed.clone()))?;
         // What was issued up to the revocation is refused; this one is issued after it.
         let minted = mint_profile(self.account(), &key, &profile, revoked_at + 1, None)?;
+        known_key::note(self, lifecycle, &old.claims.subject, revoked_at + 1)?;
         self.store.put(&self.key(&lifecycle.principal), &minted.creds)?;
         self.authority.revoke(&self.broker, &old.claims.subject, revoked_at).await
     }
@@ -157,10 +225,17 @@ impl Agents {
         self.retiring_path(principal).exists()
     }
 
-    async fn the_live_one(&self, principal: &Principal) -> Result<Lifecycle, ManagerError> {
+    /// The one incarnation that lives. One whose row is garbled beyond its history may live, so it
+    /// counts where it is to be ended.
+    async fn the_live_one(
+        &self,
+        principal: &Principal,
+        garbled_too: bool,
+    ) -> Result<Lifecycle, ManagerError> {
         let rows = self.rows().await?;
-        let live: Vec<_> =
-            rows.live_of(principal).map(|(lifecycle, _)| lifecycle.clone()).collect();
+        let garbled = rows.garbled.iter().filter(|l| garbled_too && l.principal == *principal);
+        let live = rows.live_of(principal).map(|(lifecycle, _)| lifecycle);
+        let live: Vec<_> = live.chain(garbled).cloned().collect();
         match &live[..] {
             [one] => Ok(one.clone()),
             [] => Err(ManagerError::NoSuchAgent(principal.clone())),
@@ -172,7 +247,7 @@ impl Agents {
     async fn retirement(
         &self,
         principal: &Principal,
-        path: &std::path::Path,
+        path: &Path,
     ) -> Result<(Retiring, Lifecycle), ManagerError> {
         let malformed =
             |problem: String| ManagerError::PendingRecord { path: path.to_owned(), problem };
@@ -183,22 +258,33 @@ impl Agents {
                 Lifecycle::parse(&record.lifecycle).map_err(|e| malformed(e.to_string()))?;
             return Ok((record, lifecycle));
         }
-        let lifecycle = self.the_live_one(principal).await?;
-        let creds = self.creds_of(&lifecycle)?;
-        let creds = creds.ok_or_else(|| ManagerError::KeyUnknown(principal.clone()))?;
+        let lifecycle = self.the_live_one(principal, true).await?;
+        let known = known_key::of(self, &lifecycle)?;
         let record = Retiring {
             lifecycle: lifecycle.dotted(),
-            nkey: creds.claims.subject.to_string(),
+            nkey: known.nkey,
+            issued: known.issued,
+            channels: Vec::new(),
             done: Done::Nothing,
         };
         record.save(path)?;
         Ok((record, lifecycle))
     }
 
-    /// Changes an ACL row by revision; a tombstone is final and stays as it is.
+    async fn bury(&self, lifecycle: &Lifecycle) -> Result<(), ManagerError> {
+        let change = |row: &mut AclRow| {
+            row.allow_subscribe.clear();
+            row.retired = true;
+        };
+        self.rewrite_acl(lifecycle, true, change).await
+    }
+
+    /// Changes an ACL row by revision; a tombstone is final and stays as it is. Where the row is
+    /// garbled beyond its history, `anew` lets one that reads nothing take its place.
     async fn rewrite_acl(
         &self,
         lifecycle: &Lifecycle,
+        anew: bool,
         change: impl Fn(&mut AclRow),
     ) -> Result<(), ManagerError> {
         let acl = bucket(&self.connection, self.space(), Bucket::Acl);
@@ -206,10 +292,13 @@ impl Agents {
         let principal = &lifecycle.principal;
         let doing = || format!("change the ACL row of {principal}");
         for _ in 0..ROUNDS {
-            let entry = acl.get(&key).await.doing(doing)?;
-            let standing = self.rows().await?.rows.remove(lifecycle);
-            let (Some(entry), Some(mut row)) = (entry, standing) else {
-                return Err(ManagerError::NoSuchAgent(principal.clone()));
+            let standing = standing_acl(&acl, &key).await.doing(doing)?;
+            let (mut row, revision) = match standing {
+                Standing::Row(row, revision) => (row, revision),
+                Standing::Garbled(revision) if anew => (reads_nothing(), revision),
+                Standing::Garbled(_) | Standing::Absent => {
+                    return Err(ManagerError::NoSuchAgent(principal.clone()));
+                }
             };
             if row.retired {
                 return Ok(());
@@ -218,7 +307,7 @@ impl Agents {
             row.revision += 1;
             row.updated_at = unix_millis();
             let value: Bytes = serde_json::to_vec(&row)?.into();
-            match acl.update(&key, value, entry.revision).await {
+            match acl.update(&key, value, revision).await {
                 Ok(_) => return Ok(()),
                 Err(NatsError::Conflict { .. }) => {}
                 Err(error) => return Err(error).doing(doing),
@@ -228,17 +317,18 @@ impl Agents {
     }
 
     /// Without this a kick would be undone by the client's next dial.
-    async fn revoke(&self, nkey: &str) -> Result<(), ManagerError> {
-        let nkey = ConnId::parse(nkey).map_err(|e| ManagerError::PendingRecord {
-            path: PathBuf::from("the retirement record"),
+    async fn revoke(&self, record: &Retiring, path: &Path) -> Result<(), ManagerError> {
+        let nkey = ConnId::parse(&record.nkey).map_err(|e| ManagerError::PendingRecord {
+            path: path.to_owned(),
             problem: e.to_string(),
         })?;
-        self.authority.revoke(&self.broker, &nkey, unix_seconds()).await
+        let until = unix_seconds().max(record.issued);
+        self.authority.revoke(&self.broker, &nkey, until).await
     }
 
     async fn inventory(&self, lifecycle: &Lifecycle) -> Result<Vec<Channel>, ManagerError> {
         let args = json!({ "principal": lifecycle.principal, "lifecycleUid": lifecycle.uid });
-        let data = self.ask_patiently(op::LIFECYCLE_MEMBERSHIPS, args).await?;
+        let data = self.ask_patiently(op::LIFECYCLE_MEMBERSHIPS, args, Instant::now()).await?;
         let inventory: Inventory = serde_json::from_value(data)?;
         Ok(inventory.channels)
     }
@@ -250,12 +340,13 @@ impl Agents {
         let mut kicked = 0;
         loop {
             let args = json!({ "principal": principal });
-            let data = self.ask_patiently(op::EVICT_PRINCIPAL, args).await?;
+            let data = self.ask_patiently(op::EVICT_PRINCIPAL, args, started).await?;
             let eviction: Eviction = serde_json::from_value(data)?;
             kicked += eviction.kicked;
             if eviction.verified_gone {
                 return Ok(kicked);
             }
+            tokio::time::sleep(LOOK_AGAIN).await;
             if started.elapsed() >= Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs()) {
                 return Err(ManagerError::NotGone {
                     principal: principal.clone(),
@@ -266,13 +357,13 @@ impl Agents {
         }
     }
 
-    /// Asks the daemon; only silence is asked again, within 15 s in total (INV-6).
+    /// Asks the daemon; only silence is asked again, within 15 s of `started` (INV-6).
     async fn ask_patiently(
         &self,
         op: &str,
         args: serde_json::Value,
+        started: Instant,
     ) -> Result<serde_json::Value, ManagerError> {
-        let started = Instant::now();
         let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
         let mut cadence = Cadence::new(0, RETIREMENT_WAIT_MS);
         let mut last = None;
@@ -314,21 +405,28 @@ impl Agents {
                 Err(error) => return Err(error).doing(|| format!("delete {consumer}")),
             }
         }
-        if self.creds_of(lifecycle)?.is_some() {
+        let own = self.creds_of(lifecycle);
+        if matches!(own, Ok(Some(_)) | Err(ManagerError::DamagedCreds { .. })) {
             self.store.delete(&self.key(&lifecycle.principal))?;
         }
-        Ok(())
+        known_key::forget(self, &lifecycle.principal)
     }
 }
 
 impl Retiring {
-    fn save(&self, path: &std::path::Path) -> Result<(), ManagerError> {
+    fn save(&self, path: &Path) -> Result<(), ManagerError> {
         let text = serde_json::to_string(self)?;
         Ok(files::replace(path, text.as_bytes(), Privacy::Secret)?)
     }
+}
 
-    fn advance(&mut self, done: Done, path: &std::path::Path) -> Result<(), ManagerError> {
-        self.done = done;
-        self.save(path)
+fn reads_nothing() -> AclRow {
+    AclRow {
+        allow_subscribe: Vec::new(),
+        revision: 0,
+        updated_at: 0,
+        name: None,
+        activated: None,
+        retired: false,
     }
 }
