@@ -77,6 +77,8 @@ struct NarrowArgs {
     read: Vec<ChannelPattern>,
     #[command(flatten)]
     mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
 }
 
 /// Ends an agent's lifecycle.
@@ -121,6 +123,13 @@ async fn narrow(args: NarrowArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let name = AgentName::parse(&args.name)?;
     let target = ctx.target(&args.mesh)?;
     let principal = connect(&target).await?.narrow(&name, &args.read).await?;
+    let key = SecretKey::new(&target.space, SecretKind::Agent(principal.clone()));
+    let creds = FileStore::new(target.root.clone()).path(&key);
+    if args.output.json {
+        ctx.out.json(&json!({ "principal": principal, "read": args.read, "creds": creds }))?;
+    } else {
+        ctx.out.data(creds.display())?;
+    }
     ctx.out.proven(format!("{principal} is narrowed; its credential file is replaced"));
     Ok(Exit::Ok)
 }

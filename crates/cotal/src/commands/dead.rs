@@ -31,7 +31,10 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let target = ctx.target(&args.mesh)?;
     target.demand_authenticated("dead entries")?;
     let (_, operator) = target.operator().await?;
-    let rows = read(&operator, &target.space).await?;
+    let Dead { rows, garbled } = read(&operator, &target.space).await?;
+    for seq in garbled {
+        ctx.out.warn(format!("the row of entry {seq} is garbled: what became of it is not known"));
+    }
     if args.output.json {
         // The uid is a capability, so no listing shows it.
         let shown: Vec<_> = rows.iter().map(|(row, _)| as_json(row)).collect();
@@ -44,18 +47,27 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Every row of the dead bucket with its revision, by sequence.
-pub async fn read(connection: &Connection, space: &Space) -> anyhow::Result<Vec<(DeadRow, u64)>> {
-    let rows = read_all(&bucket(connection, space, names::Bucket::Dead)).await?;
-    let mut all: Vec<_> = rows
-        .into_iter()
-        .filter_map(|(key, raw)| {
-            let row = DeadRow::parse(&raw.value, parse_dead_key(&key)?).ok()?;
-            Some((row, raw.revision))
-        })
-        .collect();
-    all.sort_by_key(|(row, _)| row.seq);
-    Ok(all)
+/// What the dead bucket holds, by sequence.
+pub struct Dead {
+    /// Its rows, each with its revision.
+    pub rows: Vec<(DeadRow, u64)>,
+    /// Entries whose row is none.
+    pub garbled: Vec<u64>,
+}
+
+/// Reads the dead bucket.
+pub async fn read(connection: &Connection, space: &Space) -> anyhow::Result<Dead> {
+    let mut dead = Dead { rows: Vec::new(), garbled: Vec::new() };
+    for (key, raw) in read_all(&bucket(connection, space, names::Bucket::Dead)).await? {
+        let Some(seq) = parse_dead_key(&key) else { continue };
+        match DeadRow::parse(&raw.value, seq) {
+            Ok(row) => dead.rows.push((row, raw.revision)),
+            Err(_) => dead.garbled.push(seq),
+        }
+    }
+    dead.rows.sort_by_key(|(row, _)| row.seq);
+    dead.garbled.sort_unstable();
+    Ok(dead)
 }
 
 /// Why an entry is not delivered, for people.

@@ -115,8 +115,8 @@ async fn parked(
     space: &Space,
     member: Option<&Principal>,
 ) -> anyhow::Result<Vec<Pending>> {
-    let rows = dead::read(operator, space).await?;
-    let mine = rows.into_iter().filter(|(row, _)| {
+    let dead = dead::read(operator, space).await?;
+    let mine = dead.rows.into_iter().filter(|(row, _)| {
         row.state == DeadState::Parked && member.is_none_or(|member| *member == row.owner)
     });
     Ok(mine

@@ -20,7 +20,8 @@ use crate::commands::down;
 use crate::exit::Exit;
 use crate::notify::{self, Notifier};
 
-/// Credentials live for a day at least and are renewed past half their life.
+/// Credentials live for a day at least and are renewed past half their life; garbled rows are looked
+/// for on the way.
 const RENEW_EVERY: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -120,6 +121,12 @@ async fn renew(up: &Up<'_>, authorities: &[Authority]) {
             if let Err(error) = renew_daemon_credentials(authority) {
                 let space = authority.space();
                 up.ctx.out.warn(format!("space {space}: a credential was not renewed: {error}"));
+            }
+            if let Err(error) = up.write_back(authority).await {
+                let space = authority.space();
+                up.ctx
+                    .out
+                    .warn(format!("space {space}: garbled rows were not looked for: {error}"));
             }
         }
     }

@@ -12,8 +12,8 @@ mod supervise;
 use std::path::PathBuf;
 
 use cotal_manager::{
-    Authority, BrokerAddress, Office, Provisioned, Shape, ensure_daemon_credentials,
-    provision_space,
+    Authority, BrokerAddress, ManagerError, Office, Provisioned, Shape, ensure_daemon_credentials,
+    provision_space, write_back_rows,
 };
 use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsError};
 use cotal_wire::Space;
@@ -184,7 +184,22 @@ impl<'a> Up<'a> {
             let line = format!("space {space}: {kind} credential minted, {reason}");
             self.ctx.out.proven(line);
         }
+        self.write_back(authority).await?;
         self.register(space)
+    }
+
+    /// Garbled rows are tampering or a defect, so each is told.
+    async fn write_back(&self, authority: &Authority) -> Result<(), ManagerError> {
+        let space = authority.space();
+        for done in write_back_rows(authority, &self.address).await? {
+            let row = done.row;
+            self.ctx.out.warn(if done.restored {
+                format!("space {space}: {row} was garbled; the last valid one is put back")
+            } else {
+                format!("space {space}: {row} is garbled and its history holds no valid one")
+            });
+        }
+        Ok(())
     }
 
     async fn open_space(&self, space: &Space) -> anyhow::Result<()> {
@@ -247,12 +262,9 @@ impl<'a> Up<'a> {
     }
 }
 
-fn is_rejected(error: &cotal_manager::ManagerError) -> bool {
+fn is_rejected(error: &ManagerError) -> bool {
     matches!(
         error,
-        cotal_manager::ManagerError::Broker {
-            source: NatsError::Connect(ConnectError::Rejected { .. }),
-            ..
-        }
+        ManagerError::Broker { source: NatsError::Connect(ConnectError::Rejected { .. }), .. }
     )
 }
