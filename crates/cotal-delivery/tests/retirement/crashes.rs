@@ -205,6 +205,8 @@ async fn a_narrowing_that_dies_within_a_step_is_finished_by_the_next_run() {
         assert_eq!(god.acl(bob.lifecycle()).await.allow_subscribe, read);
         assert!(!connects(&mesh, &bob.creds).await, "{text}: the old credential still works");
         let creds = std::fs::read_to_string(bob.file(&mesh, "creds")).expect("the new credential");
+        let claims = |text: &str| cotal_wire::creds::Creds::parse(text).expect("creds").claims;
+        assert_eq!(claims(&creds).name, claims(&bob.creds).name, "it keeps its display name");
         let narrowed = Peer::connect(mesh.url(), &creds).await;
         assert_eq!(narrowed.lifecycle, bob.peer.lifecycle, "it is the same incarnation");
         alice.post(TEAM, &format!("open-{n}"), &[]).await;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, NatsError};
 use cotal_rules::cadence::{Cadence, Next, RETIREMENT_WAIT_MS};
-use cotal_trust::{UserKey, mint_profile};
+use cotal_trust::{UserKey, mint_named};
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, member_key};
@@ -209,7 +209,8 @@ impl Agents {
         });
         let key = UserKey::from_seed(&Secret::new(old.seed.clone()))?;
         // What was issued up to the revocation is refused; this one is issued after it.
-        let minted = mint_profile(self.account(), &key, &profile, revoked_at + 1, None)?;
+        let name = &old.claims.name;
+        let minted = mint_named(self.account(), &key, &profile, name, revoked_at + 1, None)?;
         known_key::note(self, lifecycle, &old.claims.subject, revoked_at + 1)?;
         self.store.put(&self.key(&lifecycle.principal), &minted.creds)?;
         self.authority.revoke(&self.broker, &old.claims.subject, revoked_at).await
