@@ -16,6 +16,13 @@ async fn supervisor(mesh: &Mesh) -> cotal_testkit::Peer {
     cotal_testkit::Peer { connection, space: mesh.space().clone(), lifecycle }
 }
 
+fn forget_evictor(mesh: &Mesh) {
+    let store = cotal_workspace::FileStore::new(mesh.root().clone());
+    let kind = cotal_workspace::SecretKind::ConnectionEvictor;
+    let key = cotal_workspace::SecretKey::new(mesh.space(), kind);
+    cotal_workspace::SecretStore::delete(&store, &key).expect("deleted");
+}
+
 async fn liveness(supervisor: &cotal_testkit::Peer, principal: &str) -> PrincipalLiveness {
     let args = json!({ "principal": principal });
     let reply = supervisor.control("delivery-admin", "principalLiveness", args).await;
@@ -33,6 +40,8 @@ async fn evict(supervisor: &cotal_testkit::Peer, principal: &str) -> Eviction {
 #[tokio::test(flavor = "multi_thread")]
 async fn evc_6_liveness_is_live_then_gone_by_the_observers_own_census() {
     let mesh = Mesh::start().await;
+    // It is the read half: the kick credential is never opened for it.
+    forget_evictor(&mesh);
     let _lane = mesh.lane().await;
     let manager = supervisor(&mesh).await;
     let bob = mesh.peer("bob", &["a"], &[]).await;
@@ -63,10 +72,7 @@ async fn evc_3_a_kick_is_never_success_a_scan_that_sees_nothing_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn evc_2_without_an_evictor_eviction_is_refused_and_the_rest_serves() {
     let mesh = Mesh::start().await;
-    let store = cotal_workspace::FileStore::new(mesh.root().clone());
-    let kind = cotal_workspace::SecretKind::ConnectionEvictor;
-    let key = cotal_workspace::SecretKey::new(mesh.space(), kind);
-    cotal_workspace::SecretStore::delete(&store, &key).expect("deleted");
+    forget_evictor(&mesh);
     let _lane = mesh.lane().await;
     let manager = supervisor(&mesh).await;
     let bob = mesh.peer("bob", &["a"], &[]).await;

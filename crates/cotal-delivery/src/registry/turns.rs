@@ -67,3 +67,28 @@ impl Turns {
         drop(self.lifecycles[stripe(member)].write().await);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn inv_4_an_inventory_waits_for_the_turns_that_had_begun_and_none_begins_after_it() {
+        let turns = Arc::new(Turns::default());
+        let bob = Lifecycle::parse(&format!("local.bob.{}", "b".repeat(26))).unwrap();
+        let begun = turns.take("team/bob", &bob).await.expect("a turn");
+        turns.fence(&bob);
+        let (waiting, member) = (Arc::clone(&turns), bob.clone());
+        let mut settled = tokio::spawn(async move { waiting.settled(&member).await });
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut settled).await;
+        assert!(early.is_err(), "it did not wait for a change under way");
+        drop(begun);
+        settled.await.expect("settled");
+        assert!(turns.take("team/bob", &bob).await.is_none(), "a turn of a fenced lifecycle");
+        let carol = Lifecycle::parse(&format!("local.carol.{}", "c".repeat(26))).unwrap();
+        assert!(turns.take("team/carol", &carol).await.is_some());
+    }
+}

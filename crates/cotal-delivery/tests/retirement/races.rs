@@ -1,0 +1,93 @@
+//! Races of one member row, stopped where they matter: the daemon stands behind a proxy that holds the
+//! broker's answer back while the world changes (MEM-3, MEM-4).
+
+use cotal_delivery::Lane;
+use cotal_testkit::{God, Mesh, Peer, Proxy, serving};
+use cotal_wire::Channel;
+use cotal_wire::control::{Code, Reply};
+use cotal_wire::names::{Bucket, DELIVERY, member_key};
+use serde_json::{Value, json};
+
+use super::TEAM;
+
+struct Stage {
+    _mesh: Mesh,
+    _lane: Lane,
+    proxy: Proxy,
+    god: God,
+    bob: Peer,
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let mesh = Mesh::start().await;
+        let proxy = Proxy::to(&mesh.host_port()).await;
+        let mut options = mesh.lane_options();
+        options.server = proxy.url();
+        let lane = serving(Lane::start(options)).await;
+        let god = God::of(&mesh).await;
+        let bob = mesh.peer("bob", &["team.>"], &[]).await;
+        Self { _mesh: mesh, _lane: lane, proxy, god, bob }
+    }
+
+    /// Bob asks; once the daemon has said `text`, `meanwhile` happens before it hears the answer.
+    async fn ask(
+        &self,
+        op: &str,
+        args: Value,
+        text: &str,
+        meanwhile: impl Future<Output = ()>,
+    ) -> Reply {
+        self.proxy.deafen_at(text);
+        let asked = self.bob.control(DELIVERY, op, args);
+        let held = async {
+            self.proxy.deafened().await;
+            meanwhile.await;
+            self.proxy.heal();
+        };
+        tokio::join!(asked, held).0.expect("an answer")
+    }
+
+    async fn delete_row(&self) {
+        let key = member_key(&Channel::parse(TEAM).expect("a channel"), &self.bob.lifecycle);
+        self.god.kv(Bucket::Members).delete(&key, None).await.expect("a deleted row");
+    }
+
+    async fn has_row(&self) -> bool {
+        self.god.member(TEAM, &self.bob.lifecycle).await.is_some()
+    }
+}
+
+const WRITES: &str = "HPUB $KV.cotal_members_main.";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_3_a_row_that_was_written_before_the_acl_was_narrowed_is_removed_and_the_join_refused()
+{
+    let stage = Stage::start().await;
+    let narrowed = stage.god.set_acl(&stage.bob.lifecycle, &[]);
+    let reply = stage.ask("durableJoin", json!({ "channel": TEAM }), WRITES, narrowed).await;
+    assert_eq!(reply.code, Some(Code::Denied), "{reply:?}");
+    assert!(!stage.has_row().await, "the row of a refused join stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_4_an_activation_does_not_bring_a_deleted_row_back() {
+    let stage = Stage::start().await;
+    let deleted = stage.delete_row();
+    let reply = stage.ask("durableJoin", json!({ "channel": TEAM }), WRITES, deleted).await;
+    let data = reply.data.expect("data");
+    assert_eq!((&data["durable"], &data["reason"]), (&json!(false), &json!("superseded")));
+    assert!(!stage.has_row().await, "the row is back");
+}
+
+/// It had read the row that it was about to close.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_4_a_leave_that_had_read_the_row_does_not_bring_it_back() {
+    let stage = Stage::start().await;
+    let generation = stage.bob.join(TEAM).await.generation;
+    let args = json!({ "channel": TEAM, "generation": generation });
+    let reads = "{\"last_by_subj\":\"$KV.cotal_members_main.";
+    let reply = stage.ask("durableLeave", args, reads, stage.delete_row()).await;
+    assert_eq!(reply.data.expect("data")["alreadyLeft"], true);
+    assert!(!stage.has_row().await, "the row is back");
+}
