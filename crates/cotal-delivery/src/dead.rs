@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cotal_nats::{
-    Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent, WatchOptions,
-};
+use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
 use cotal_rules::authorize::{self, Verdict};
 use cotal_rules::waiting;
 use cotal_wire::envelope::{self, InboxEntry};
@@ -26,7 +24,7 @@ use crate::counters::{Counters, add};
 use crate::gate::Gate;
 use crate::pulse::Beat;
 use crate::retired::Remover;
-use crate::view::{Feed, View, ViewError};
+use crate::view::{Feed, View, ViewError, watch_all};
 
 /// Looks at what is due at least this often, so that a missed wake-up costs little.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -138,7 +136,7 @@ pub(crate) struct Parked(Known);
 impl Retrier {
     /// Follows the dead bucket and retries what falls due, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
-        let mut watch = self.book.kv.watch(WatchOptions::default()).await?;
+        let mut watch = watch_all(&self.book.kv).await?;
         loop {
             let due = self.parked.values().map(|parked| parked.0.row.next_at).min();
             let wait = due.map_or(LOOK_EVERY, |at| {

@@ -26,6 +26,8 @@ use crate::recall::Changes;
 
 /// How long a lagging watch is waited for before the caller is told.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
+/// Between two attempts to begin a watch.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
 /// A bucket that the view follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -157,7 +159,7 @@ impl View {
 
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
-        let mut watch = self.kv(feed).watch(WatchOptions::default()).await?;
+        let mut watch = watch_all(&self.kv(feed)).await?;
         loop {
             self.step(feed, &mut watch).await?;
         }
@@ -374,5 +376,19 @@ impl std::ops::Deref for DirectoryRef<'_> {
 
     fn deref(&self) -> &Directory {
         &self.0.directory
+    }
+}
+
+/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
+/// whether the broker is given up is the watchdog's to say.
+pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
+    loop {
+        match kv.watch(WatchOptions::default()).await {
+            Err(error) if error.is_transient() => {
+                warn!(bucket = kv.name(), %error, "not watched yet");
+                tokio::time::sleep(WATCH_AGAIN).await;
+            }
+            begun => return begun,
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError, WatchEvent, WatchOptions};
+use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError, WatchEvent};
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
 use cotal_wire::Space;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
 use super::Keeper;
-use crate::view::ViewError;
+use crate::view::{ViewError, watch_all};
 
 /// The bucket and what is known of it: a few hundred bytes for each request of the last day.
 pub(super) struct Records {
@@ -178,7 +178,7 @@ impl Keeper {
     /// Follows the bucket until its watch ends for good.
     pub(super) async fn follow(&self) -> Result<(), ViewError> {
         let records = &self.records;
-        let mut watch = records.kv.watch(WatchOptions::default()).await?;
+        let mut watch = watch_all(&records.kv).await?;
         loop {
             match watch.next().await? {
                 WatchEvent::Put { key, value, revision } => {
