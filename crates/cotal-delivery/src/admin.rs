@@ -108,17 +108,15 @@ impl Admin {
         let expected = args.expected.and_then(|expected| expected.delivery);
         match self.renewal.reload(expected.as_deref()).await {
             Err(why) => self.rail.send(reply_to, &why.reply()).await,
-            Ok(Proved { accepted, next }) => {
+            Ok(Proved { accepted, is_new }) => {
                 let no_feed = "no membership feed runs in this daemon".to_owned();
                 let reloaded = Reloaded {
                     delivery: Adoption::BrokerAccepted(accepted),
                     membership: Adoption::Skipped(no_feed),
                 };
                 self.rail.send(reply_to, &done(&reloaded)).await;
-                if let Some(next) = next {
-                    let renewal = Arc::clone(&self.renewal);
-                    renewal.moving.send_replace(true);
-                    tokio::spawn(async move { renewal.adopt(next, Renewal::after_reply()).await });
+                if is_new {
+                    self.renewal.order_move();
                 }
             }
         }

@@ -83,6 +83,7 @@ pub(crate) enum Standing {
 pub(crate) struct Lease {
     inputs: mpsc::Sender<Input>,
     standing: watch::Receiver<Standing>,
+    ready: watch::Receiver<bool>,
 }
 
 impl Lease {
@@ -97,6 +98,22 @@ impl Lease {
     pub(crate) async fn withdrawn(&mut self) {
         if self.standing.wait_for(|standing| *standing == Standing::Quiet).await.is_err() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the broker confirmed a row that says `ready`; false when serving stopped instead.
+    pub(crate) async fn confirmed(&mut self) -> bool {
+        let Self { ready, standing, .. } = self;
+        let told = tokio::select! {
+            biased;
+            told = ready.wait_for(|ready| *ready) => told.map(|_| true).ok(),
+            told = standing.wait_for(|standing| *standing == Standing::Quiet) => {
+                told.map(|_| false).ok()
+            }
+        };
+        match told {
+            Some(told) => told,
+            None => std::future::pending().await,
         }
     }
 
@@ -125,6 +142,7 @@ pub(crate) struct Keeper {
     started: Instant,
     inputs: mpsc::Receiver<Input>,
     standing: watch::Sender<Standing>,
+    ready: watch::Sender<bool>,
     state: watch::Receiver<ConnState>,
     watch: Option<Watch>,
 }
@@ -169,6 +187,7 @@ pub(crate) fn lease(
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let (sender, inputs) = mpsc::channel(INPUTS);
     let (standing, seen) = watch::channel(Standing::Claiming);
+    let (ready, is_ready) = watch::channel(false);
     let keeper = Keeper {
         space: space.clone(),
         kv: Kv::new(connection, &space.bucket(Bucket::Delivery)),
@@ -177,10 +196,11 @@ pub(crate) fn lease(
         started: Instant::now(),
         inputs,
         standing,
+        ready,
         state: connection.state(),
         watch: None,
     };
-    (Lease { inputs: sender, standing: seen }, keeper)
+    (Lease { inputs: sender, standing: seen, ready: is_ready }, keeper)
 }
 
 impl Keeper {
@@ -214,6 +234,8 @@ impl Keeper {
             .serving_until()
             .map(|until| self.started + Duration::from_millis(until.max(0).unsigned_abs()));
         self.gate.set(until);
+        let is_ready = self.rules.is_ready();
+        self.ready.send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
     }
 
     async fn serve(&mut self) {

@@ -19,6 +19,7 @@ mod dead;
 mod evicted;
 mod fanout;
 mod gate;
+mod hasten;
 mod intake;
 mod lane;
 mod lease;

@@ -14,7 +14,7 @@ use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
 use cotal_wire::{Principal, Space, profile::Profile};
 use cotal_workspace::{SecretKind, SecretStore};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -47,7 +47,7 @@ pub(crate) enum NotAdopted {
     Unexpected,
     #[error(
         "the renewal was missed: the store still holds the credential that is due; renew it with \
-         `cotal up`, or `cotal manage`, and ask again"
+         `cotal doctor auth --fix`, and see that `cotal manage` runs"
     )]
     Missed,
     #[error("the broker did not accept the stored credential: {0}")]
@@ -82,13 +82,15 @@ pub(crate) struct Renewal {
     pub(crate) started: watch::Receiver<bool>,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
     pub(crate) moving: Arc<watch::Sender<bool>>,
+    /// Told that a move was ordered on the rail.
+    pub(crate) ordered: Notify,
 }
 
 /// A candidate that the broker accepted, or what is held already.
 pub(crate) struct Proved {
     pub(crate) accepted: Accepted,
-    /// What to move onto; `None` when it is held already.
-    pub(crate) next: Option<Creds>,
+    /// Whether the connection must move onto it.
+    pub(crate) is_new: bool,
 }
 
 impl Renewal {
@@ -102,15 +104,21 @@ impl Renewal {
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
-        let held = self.held.lock().await;
+        let mut held = self.held.lock().await;
         match renewal::judge(&held, &stored, &self.needed(&stored), now_ms() / 1_000) {
-            Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), next: None }),
+            Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), is_new: false }),
             Candidate::Missed => Err(NotAdopted::Missed),
             Candidate::Refused(why) => Err(NotAdopted::Refused(why)),
             Candidate::Prove => {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
-                prove(&self.connect, candidate).await.map_err(NotAdopted::NotProved)?;
-                Ok(Proved { accepted: accepted(&stored), next: Some(stored) })
+                let proof = prove(&self.connect, candidate.clone()).await;
+                proof.map_err(NotAdopted::NotProved)?;
+                // From here on every redial presents it.
+                self.connection.creds().replace(candidate);
+                let accepted = accepted(&stored);
+                *held = stored;
+                self.tell().await;
+                Ok(Proved { accepted, is_new: true })
             }
         }
     }
@@ -119,14 +127,23 @@ impl Renewal {
         Profile::Delivery(self.principal.clone()).permissions(&self.space, &stored.claims.subject)
     }
 
-    /// Moves the connection onto a proved credential, once the reply that told of it is out.
-    pub(crate) async fn adopt(&self, next: Creds, after: Duration) {
+    /// Orders the move that follows a reply, which must be out by then: the move drops the
+    /// connection that carries it.
+    pub(crate) fn order_move(&self) {
+        self.moving.send_replace(true);
+        self.ordered.notify_one();
+    }
+
+    /// Moves the connection onto the credential that was proved last.
+    async fn move_on(&self, after: Duration) {
         self.moving.send_replace(true);
         tokio::time::sleep(after).await;
-        let fingerprint = next.fingerprint();
-        let outcome = self.move_onto(&next).await;
+        let moved = self.connection.move_on(MOVED_WITHIN).await;
         self.moving.send_replace(false);
-        match outcome {
+        // Again, because what was held before may have expired between the proof and the move.
+        self.tell().await;
+        let fingerprint = self.held.lock().await.fingerprint();
+        match moved {
             Ok(()) => info!(space = %self.space, fingerprint, "moved onto a renewed credential"),
             Err(error) => {
                 warn!(space = %self.space, %error, "the move onto a renewed credential goes on");
@@ -134,48 +151,43 @@ impl Renewal {
         }
     }
 
-    async fn move_onto(&self, next: &Creds) -> Result<(), NatsError> {
-        let Ok(creds) = credentials::client_creds(next, &self.space) else { return Ok(()) };
-        *self.held.lock().await = next.clone();
-        self.connection.creds().replace(creds);
-        // The watchdog ends with the lane; then there is nobody to tell.
+    /// Tells the watchdog of a proved renewal. It ends with the lane; then there is nobody to tell.
+    async fn tell(&self) {
         let _ = self.renewed.send(()).await;
-        let mut state = self.connection.state();
-        let drops = state.borrow().drops;
-        let was_up = self.connection.is_connected();
-        self.connection.force_reconnect().await?;
-        let moved = state.wait_for(|s| s.is_connected() && (!was_up || s.drops > drops));
-        match tokio::time::timeout(MOVED_WITHIN, moved).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(NatsError::Timeout {
-                what: "the reconnect with a renewed credential".to_owned(),
-                after: MOVED_WITHIN,
-            }),
-        }
     }
 
-    /// Re-reads the key when it is due, until told to stop.
+    /// Re-reads the key when it is due, and moves the connection, until told to stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut told = false;
         loop {
             let wait = self.until_due().await;
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
-            }
-            if self.until_due().await > LOOK_EVERY {
-                told = false;
-                continue;
-            }
-            match self.reload(None).await {
-                Ok(Proved { next: Some(next), .. }) => self.adopt(next, Duration::ZERO).await,
-                Ok(_) | Err(NotAdopted::Starting) => {}
-                Err(why) if !told => {
-                    error!(space = %self.space, %why, "the credential is due and not renewed");
-                    told = true;
+                () = stop.cancelled() => break,
+                () = self.ordered.notified() => {
+                    stop.run_until_cancelled(self.move_on(MOVE_AFTER)).await;
                 }
-                Err(_) => {}
+                () = tokio::time::sleep(wait) => {
+                    stop.run_until_cancelled(self.look(&mut told)).await;
+                }
             }
+        }
+        self.moving.send_replace(false);
+    }
+
+    /// Adopts what a renewal owner has stored, when it is due; says once that nobody has.
+    async fn look(&self, told: &mut bool) {
+        if self.until_due().await > LOOK_EVERY {
+            *told = false;
+            return;
+        }
+        match self.reload(None).await {
+            Ok(Proved { is_new: true, .. }) => self.move_on(Duration::ZERO).await,
+            Ok(_) | Err(NotAdopted::Starting) => {}
+            Err(why) if !*told => {
+                error!(space = %self.space, %why, "the credential is due and not renewed");
+                *told = true;
+            }
+            Err(_) => {}
         }
     }
 
@@ -187,11 +199,6 @@ impl Renewal {
         };
         let left = (point * 1_000 - now_ms()).max(0).unsigned_abs();
         Duration::from_millis(left).clamp(LOOK_EVERY, LONGEST_SLEEP)
-    }
-
-    /// How long an adoption asked for on the rail waits before the move.
-    pub(crate) fn after_reply() -> Duration {
-        MOVE_AFTER
     }
 }
 
@@ -208,5 +215,23 @@ fn accepted(creds: &Creds) -> Accepted {
         iat: creds.claims.issued_at,
         exp: creds.claims.expires_at,
         fingerprint: creds.fingerprint(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Five seconds long: nothing but the wait itself ends it.
+    #[tokio::test]
+    async fn adm_8_a_reply_waits_for_a_move_that_never_ends_five_seconds_at_most() {
+        let (sender, mut moving) = watch::channel(false);
+        settled(&mut moving).await;
+        sender.send_replace(true);
+        let asked = Instant::now();
+        settled(&mut moving).await;
+        assert!(asked.elapsed() >= MOVED_WITHIN, "answered into a connection that moves");
     }
 }

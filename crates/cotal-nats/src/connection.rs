@@ -4,8 +4,8 @@
 //! from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::connection::State;
@@ -94,12 +94,16 @@ pub(crate) struct Inner {
     conn_id: String,
     inbox: String,
     creds: CredsSource,
+    presented: Presented,
     pub(crate) request_timeout: Duration,
     /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls the
     /// broker may still answer.
     run: String,
     next_token: AtomicU64,
 }
+
+/// The JWT of the last handshake; it may be older than what the source holds now.
+type Presented = Arc<Mutex<Option<String>>>;
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -126,7 +130,8 @@ impl Connection {
         };
         let hub = Arc::new(Hub::new());
         let inbox = format!("_INBOX_{conn_id}");
-        let client = client_options(&options, &conn_id, &inbox, &hub)
+        let presented = Presented::default();
+        let client = client_options(&options, &conn_id, &inbox, &hub, &presented)
             .connect(options.url.as_str())
             .await
             .map_err(|e| classify_connect(&e, &options))?;
@@ -137,6 +142,7 @@ impl Connection {
                 conn_id,
                 inbox,
                 creds: options.creds,
+                presented,
                 request_timeout: options.request_timeout,
                 run: random_run()?,
                 next_token: AtomicU64::new(0),
@@ -185,7 +191,8 @@ impl Connection {
         self.inner.client.force_reconnect().await.map_err(|_| NatsError::Closed)
     }
 
-    /// Moves the connection onto other creds of the same nkey and waits until it is back.
+    /// Moves the connection onto other creds of the same nkey and waits until it is back; it stays
+    /// as it is when it presented the very same ones.
     pub async fn adopt(&self, creds: Creds, within: Duration) -> Result<(), NatsError> {
         if creds.nkey() != self.conn_id() {
             return Err(ConnectError::Creds(CredsError::Identity {
@@ -194,16 +201,39 @@ impl Connection {
             })
             .into());
         }
-        let drops = self.inner.hub.state.borrow().drops;
-        let mut state = self.state();
         self.inner.creds.replace(creds);
-        self.force_reconnect().await?;
-        let moved = state.wait_for(|s| s.drops > drops && s.is_connected());
+        self.move_on(within).await
+    }
+
+    /// Redials until the handshake presented what the source holds now. A redial that was under way
+    /// may still have presented what it held before.
+    pub async fn move_on(&self, within: Duration) -> Result<(), NatsError> {
+        let mut state = self.state();
+        let moved = async {
+            loop {
+                let settled = state.wait_for(|s| s.is_connected() || s.phase == Phase::Closed);
+                let now = *settled.await.map_err(|_| NatsError::Closed)?;
+                if now.phase == Phase::Closed {
+                    return Err(NatsError::Closed);
+                }
+                if self.presented_current() {
+                    return Ok(());
+                }
+                self.force_reconnect().await?;
+                let dropped = state.wait_for(|s| s.drops > now.drops || s.phase == Phase::Closed);
+                dropped.await.map_err(|_| NatsError::Closed)?;
+            }
+        };
         match tokio::time::timeout(within, moved).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err(NatsError::Closed),
+            Ok(outcome) => outcome,
             Err(_) => Err(NatsError::Timeout { what: "the reconnect".into(), after: within }),
         }
+    }
+
+    fn presented_current(&self) -> bool {
+        let presented = self.inner.presented.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.inner.creds.current().ok().flatten();
+        presented.as_deref() == current.as_ref().map(Creds::jwt)
     }
 
     /// Sends what is queued, then closes. A connection that is down is given up at once.
@@ -298,8 +328,9 @@ fn client_options(
     conn_id: &str,
     inbox: &str,
     hub: &Arc<Hub>,
+    presented: &Presented,
 ) -> async_nats::ConnectOptions {
-    let base = auth_options(options.creds.clone(), conn_id.to_owned());
+    let base = auth_options(options.creds.clone(), conn_id.to_owned(), Arc::clone(presented));
     let events = Arc::clone(hub);
     let redials = Arc::clone(hub);
     let mut base = base
@@ -325,12 +356,20 @@ fn client_options(
     if options.retry_initial { base.retry_on_initial_connect() } else { base }
 }
 
-fn auth_options(source: CredsSource, conn_id: String) -> async_nats::ConnectOptions {
+fn auth_options(
+    source: CredsSource,
+    conn_id: String,
+    presented: Presented,
+) -> async_nats::ConnectOptions {
     if matches!(source.current(), Ok(None)) {
         return async_nats::ConnectOptions::new();
     }
     async_nats::ConnectOptions::with_auth_callback(move |nonce| {
-        std::future::ready(present(&source, &conn_id, &nonce).map_err(AuthError::new))
+        let auth = present(&source, &conn_id, &nonce);
+        if let Ok(auth) = &auth {
+            *presented.lock().unwrap_or_else(PoisonError::into_inner) = auth.jwt.clone();
+        }
+        std::future::ready(auth.map_err(AuthError::new))
     })
 }
 

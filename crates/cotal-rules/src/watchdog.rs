@@ -96,10 +96,20 @@ impl Watchdog {
                 self.expired_at = Some(now);
                 return Some(Verdict::AwaitRenewal);
             }
-            Event::Renewed => self.expired_at = None,
+            Event::Renewed => self.renewed(now),
             Event::Disconnected | Event::Expired | Event::Tick => {}
         }
         self.judge(now)
+    }
+
+    /// The connection is away because the broker ended it, so only from here on does its absence say
+    /// anything about the broker.
+    fn renewed(&mut self, now: i64) {
+        if self.expired_at.take().is_some()
+            && let Some(away) = &mut self.away
+        {
+            *away = Away { since: now, stalled: 0 };
+        }
     }
 
     /// What passed since the last look, beyond what a tick takes, is time in which this process did
@@ -216,6 +226,18 @@ mod tests {
         dog.on(Event::Expired, 0);
         dog.on(Event::Renewed, 10_000);
         assert_eq!(ticks(&mut dog, 10_000, 100_000), None);
+    }
+
+    #[test]
+    fn crd_6_a_late_renewal_finds_a_broker_that_was_never_blamed() {
+        let mut dog = Watchdog::new(windows(), 0);
+        dog.on(Event::Expired, 0);
+        dog.on(Event::Disconnected, 1);
+        assert_eq!(ticks(&mut dog, 2, 40_000), None);
+        assert_eq!(dog.on(Event::Renewed, 40_000), None, "it was away for the expiry's sake");
+        let (verdict, at) = ticks(&mut dog, 40_001, 100_000).unwrap();
+        assert_eq!(verdict, Verdict::Unreachable);
+        assert!((55_000..55_500).contains(&at), "{at}");
     }
 
     proptest! {

@@ -17,7 +17,7 @@ use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::{Channel, ChannelPattern, Role, Space};
 use cotal_workspace::{
-    Durability, FileStore, MeshFile, Root, SecretKey, SecretKind, SecretStore as _,
+    Durability, FileStore, MeshFile, Root, Secret, SecretKey, SecretKind, SecretStore as _,
 };
 use tempfile::TempDir;
 
@@ -301,6 +301,23 @@ impl Mesh {
         minted.expect("a credential").creds.expose().to_owned()
     }
 
+    /// Signs the stored delivery credential of the first space anew under its own key: issued `ago`
+    /// seconds ago, with `left` seconds to live.
+    ///
+    /// # Panics
+    /// When there is none, or it cannot be replaced.
+    pub fn set_delivery_life(&self, ago: i64, left: i64) {
+        let store = FileStore::new(self.root.clone());
+        let at = SecretKey::new(self.space(), SecretKind::Delivery);
+        let held = store.get(&at).expect("the store").expect("a credential");
+        let seed = cotal_wire::creds::Creds::parse(held.expose()).expect("a credential").seed;
+        let key = UserKey::from_seed(&Secret::new(seed)).expect("a key");
+        let profile = Profile::Delivery(key.principal().expect("a principal"));
+        let (now, authority) = (clock::unix_seconds(), self.authority());
+        let minted = mint_profile(authority.account(), &key, &profile, now - ago, Some(now + left));
+        store.put(&at, &minted.expect("a credential").creds).expect("stored");
+    }
+
     /// A connection with a credential's text.
     ///
     /// # Panics
@@ -363,7 +380,12 @@ impl Mesh {
 
     /// A lane in this process, serving.
     pub async fn lane(&self) -> Lane {
-        serving(Lane::start(self.lane_options())).await
+        self.serve(self.lane_options()).await
+    }
+
+    /// The same, run as `options` say.
+    pub async fn serve(&self, options: LaneOptions) -> Lane {
+        serving(Lane::start(options)).await
     }
 }
 

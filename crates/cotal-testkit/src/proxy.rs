@@ -27,6 +27,7 @@ pub struct Proxy {
     dialled: watch::Receiver<usize>,
     needle: Needle,
     record: Record,
+    held: Arc<watch::Sender<Vec<u8>>>,
     accepting: JoinHandle<()>,
 }
 
@@ -47,13 +48,15 @@ impl Proxy {
         let (was_dialled, dialled) = watch::channel(0);
         let needle = Needle::default();
         let record = Record::default();
+        let held = Arc::new(watch::Sender::new(Vec::new()));
         let between = Between {
             line: Arc::clone(&line),
             needle: Arc::clone(&needle),
             record: Arc::clone(&record),
+            held: Arc::clone(&held),
         };
         let accepting = tokio::spawn(accept(listener, target.to_owned(), between, was_dialled));
-        Self { address, line, dialled, needle, record, accepting }
+        Self { address, line, dialled, needle, record, held, accepting }
     }
 
     /// The URL that clients use.
@@ -127,6 +130,16 @@ impl Proxy {
         published(record.as_deref().expect("a record"))
     }
 
+    /// Waits until what is held back of the server's answers contains `text`. When the line heals, it
+    /// reaches the client at once with all that was held before it.
+    ///
+    /// # Panics
+    /// Never: the proxy holds the other end itself.
+    pub async fn holds(&self, text: &str) {
+        let mut held = self.held.subscribe();
+        held.wait_for(|held| contains(held, text)).await.expect("a proxy that stands");
+    }
+
     /// Waits until somebody has connected.
     ///
     /// # Panics
@@ -155,6 +168,11 @@ struct Between {
     line: Arc<watch::Sender<Line>>,
     needle: Needle,
     record: Record,
+    held: Arc<watch::Sender<Vec<u8>>>,
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
 impl Between {
@@ -165,7 +183,7 @@ impl Between {
         }
         let mut needle = self.needle.lock().expect("no panic holds it");
         let heard = needle
-            .take_if(|(text, _)| said.windows(text.len()).any(|part| part == text.as_bytes()));
+            .take_if(|(text, _)| contains(said, text));
         if let Some((_, line)) = heard {
             self.line.send_replace(line);
         }
@@ -214,11 +232,28 @@ async fn pass(
     let mut line = between.line.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n) = from.read(&mut buffer).await {
-        hear(&buffer[..n]);
-        if n == 0 || line.wait_for(|line| !held.contains(line)).await.is_err() {
+        if n == 0 {
             return;
         }
-        if to.write_all(&buffer[..n]).await.is_err() {
+        hear(&buffer[..n]);
+        let mut bytes = buffer[..n].to_vec();
+        // What is held is gathered, so that it passes as one piece once the line is open again.
+        let mut ended = false;
+        while held.contains(&*line.borrow_and_update()) {
+            between.held.send_replace(bytes.clone());
+            tokio::select! {
+                changed = line.changed() => if changed.is_err() {
+                    return;
+                },
+                read = from.read(&mut buffer), if !ended => {
+                    let n = read.unwrap_or_default();
+                    ended = n == 0;
+                    hear(&buffer[..n]);
+                    bytes.extend_from_slice(&buffer[..n]);
+                }
+            }
+        }
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }

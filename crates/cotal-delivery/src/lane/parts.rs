@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, Engine, Writer, WriterOptions};
@@ -26,6 +25,7 @@ use crate::dead::{DeadBook, Retrier};
 use crate::evicted::Looks;
 use crate::fanout::Fanout;
 use crate::gate::Gate;
+use crate::hasten::{ACK_WAIT_NS, Hasten};
 use crate::intake::Intake;
 use crate::lease::Lease;
 use crate::members::Members;
@@ -43,12 +43,6 @@ use crate::watchdog::{BrokerWatch, Renewed};
 
 use super::{FINISH_WITHIN, LaneError, LaneOptions, Stage, broker};
 
-/// The ack wait while what a crashed daemon had pulled comes back, in nanoseconds.
-const SHORT_ACK_WAIT_NS: i64 = 1_000_000_000;
-/// The ack wait of both consumers (`docs/wire.md` §3), in nanoseconds.
-const ACK_WAIT_NS: i64 = 60 * SHORT_ACK_WAIT_NS;
-/// How long it stays so short.
-const HASTEN_FOR: Duration = Duration::from_secs(3);
 /// Posts pulled ahead of routing; small, because each may cost a copy per member.
 const PULL_POSTS: usize = 128;
 /// Entries pulled ahead of judging.
@@ -173,8 +167,11 @@ impl Parts {
         loop {
             lease.granted().await;
             lease.bound().await;
-            stage.send_replace(Stage::Ready);
+            if !lease.confirmed().await {
+                continue;
+            }
             self.started.send_replace(true);
+            stage.send_replace(Stage::Ready);
             info!(space = %self.space, "serving");
             lease.withdrawn().await;
             stage.send_replace(Stage::Claimed);
@@ -232,6 +229,7 @@ impl Parts {
             held: tokio::sync::Mutex::new(self.identity.creds.clone()),
             started: self.started.subscribe(),
             moving: Arc::clone(&self.moving),
+            ordered: tokio::sync::Notify::new(),
         });
         let (running, token) = (Arc::clone(&renewal), stop.clone());
         tasks.spawn(async move {
@@ -283,7 +281,7 @@ impl Parts {
     ) -> Result<u64, LaneError> {
         let stream = self.space.inbox_stream();
         let info = self.ensure(&stream, &self.space.reader_config()).await?;
-        self.hasten(tasks, stop, &stream, &info);
+        self.hasten(tasks, stop, &stream, &info, Some(Arc::clone(&self.counters)));
         if info.num_pending == 0 && info.num_ack_pending == 0 {
             self.progress.send_replace(ReaderProgress::idle());
         }
@@ -340,7 +338,7 @@ impl Parts {
     ) -> Result<(), LaneError> {
         let stream = self.space.chat_stream();
         let info = self.ensure(&stream, &self.space.fanout_config(None)).await?;
-        self.hasten(tasks, stop, &stream, &info);
+        self.hasten(tasks, stop, &stream, &info, None);
         let fanout = Fanout {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -489,46 +487,27 @@ impl Parts {
         Ok(Intake::open(&self.space, &self.connection, stream, consumer, ahead).await?)
     }
 
-    /// What a crashed daemon had pulled comes back only after the ack wait. The lease proves that
-    /// nobody works on it any more, so for a few seconds the wait is short. What is done twice by it
-    /// is harmless: message ids see to that.
+    /// Brings back what a crashed daemon had pulled: the lease proves that nobody works on it any more.
     fn hasten(
         &self,
         tasks: &mut Tasks,
         stop: &CancellationToken,
         stream: &str,
         info: &ConsumerInfo,
+        waiting: Option<Arc<Counters>>,
     ) {
-        if info.num_ack_pending == 0 && info.config.ack_wait == ACK_WAIT_NS {
-            return;
-        }
-        let (space, connection) = (self.space.clone(), self.connection.clone());
-        let (stream, mut config, stop) = (stream.to_owned(), info.config.clone(), stop.clone());
-        let mut gate = self.gate.clone();
+        let lost = info.num_ack_pending > 0 || info.config.ack_wait != ACK_WAIT_NS;
+        let hasten = Hasten {
+            space: self.space.clone(),
+            connection: self.connection.clone(),
+            stream: stream.to_owned(),
+            config: info.config.clone(),
+            gate: self.gate.clone(),
+            waiting,
+        };
+        let stop = stop.clone();
         tasks.spawn(async move {
-            for (ack_wait, then) in [(SHORT_ACK_WAIT_NS, HASTEN_FOR), (ACK_WAIT_NS, Duration::ZERO)]
-            {
-                config.ack_wait = ack_wait;
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = gate.open() => {}
-                }
-                if !gate.is_open() {
-                    break;
-                }
-                let filter = config.filter_subject.as_deref();
-                let update = ConsumerAction::CreateOrUpdate;
-                let name = &config.name;
-                let done = connection.create_consumer(&stream, name, filter, &config, update).await;
-                if let Err(error) = done {
-                    warn!(%space, stream, consumer = name, %error, "the ack wait was not changed");
-                }
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(then) => {}
-                }
-            }
-            stop.cancelled().await;
+            hasten.run(lost, stop).await;
             Ok(())
         });
     }

@@ -146,6 +146,12 @@ impl LeaseKeeper {
         matches!(self.phase, Phase::Stopping { .. } | Phase::Ended)
     }
 
+    /// Whether the row is known to say `ready`, and rightly so (LSE-8).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.serving && self.bound && matches!(self.view, View::Own { ready: true, .. })
+    }
+
     /// When [`Input::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {

@@ -1,4 +1,7 @@
-//! What a lane refuses before it dials (CRD-1, EVC-1).
+//! What a lane refuses before it dials (CRD-1, EVC-1), and how it adopts what was renewed.
+
+mod adoption;
+mod support;
 
 use cotal_delivery::{CredentialError, Lane, LaneError};
 use cotal_testkit::{God, Mesh, MeshOptions};
