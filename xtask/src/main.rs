@@ -40,6 +40,8 @@ enum Command {
     Contracts(contracts::Args),
     /// Play the main job with real processes and say what happens.
     Demo(demo::Args),
+    /// Renew credentials that live for seconds under traffic, while everything restarts.
+    Soak(demo::soak::Args),
     /// Measure the product against the limit of the broker.
     Bench(bench::Args),
     /// Build the static release binary.
@@ -62,6 +64,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Contracts(args) => contracts::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Soak(args) => demo::soak::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
     }

@@ -51,6 +51,7 @@ pub struct Authority {
     root: Root,
     trust: Trust,
     account: SpaceAccount,
+    lifetime: Option<i64>,
 }
 
 impl Authority {
@@ -62,7 +63,7 @@ impl Authority {
         let now = unix_seconds();
         let trust = Trust::create_or_open(root, now)?;
         let account = trust.space_account(space, now)?;
-        Ok(Self { root: root.clone(), trust, account })
+        Ok(Self { root: root.clone(), trust, account, lifetime: None })
     }
 
     /// Opens trust material that must exist.
@@ -74,7 +75,20 @@ impl Authority {
         let account = trust
             .find_account(space)?
             .ok_or_else(|| cotal_trust::TrustError::NoAccount(space.clone()))?;
-        Ok(Self { root: root.clone(), trust, account })
+        Ok(Self { root: root.clone(), trust, account, lifetime: None })
+    }
+
+    /// Signs what is renewed for this many seconds instead of its profile's lifetime.
+    #[must_use]
+    pub fn with_lifetime(mut self, seconds: Option<i64>) -> Self {
+        self.lifetime = seconds;
+        self
+    }
+
+    /// How long a renewed credential of `profile` lives, in seconds.
+    pub(crate) fn lifetime_of(&self, profile: &Profile) -> Option<i64> {
+        let own = profile.lifetime();
+        own.map(|seconds| self.lifetime.unwrap_or(seconds))
     }
 
     /// The root that holds the keys.
@@ -148,7 +162,19 @@ impl Authority {
         user: &ConnId,
         at: i64,
     ) -> Result<(), ManagerError> {
-        let account = self.trust.revoke(self.space(), user, at, unix_seconds())?;
+        self.revoke_all(broker, &[(user.clone(), at)]).await
+    }
+
+    /// The same for many users at once.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub async fn revoke_all(
+        &self,
+        broker: &BrokerAddress,
+        users: &[(ConnId, i64)],
+    ) -> Result<(), ManagerError> {
+        let account = self.trust.revoke_all(self.space(), users, unix_seconds())?;
         self.push(broker, account.jwt()).await
     }
 
@@ -166,7 +192,7 @@ impl Authority {
 
 const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
 
-async fn connect(
+pub(crate) async fn connect(
     broker: &BrokerAddress,
     name: &str,
     creds: Creds,

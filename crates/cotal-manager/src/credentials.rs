@@ -101,12 +101,22 @@ pub fn ensure_daemon_credentials(
 pub fn renew_daemon_credentials(
     authority: &Authority,
 ) -> Result<Option<Vec<Renewed>>, ManagerError> {
-    let store = FileStore::new(authority.root().clone());
+    renew_in(authority, &FileStore::new(authority.root().clone()))
+}
+
+/// The same for what a daemon runs on that reads another store.
+///
+/// # Errors
+/// As [`ensure_daemon_credentials`].
+pub fn renew_in(
+    authority: &Authority,
+    store: &dyn SecretStore,
+) -> Result<Option<Vec<Renewed>>, ManagerError> {
     let key = SecretKey::new(authority.space(), SecretKind::Delivery);
     if store.get(&key)?.is_none() {
         return Ok(None);
     }
-    ensure_daemon_credentials(authority, &store).map(Some)
+    ensure_daemon_credentials(authority, store).map(Some)
 }
 
 /// Takes the credential of a stopped daemon away (LIF-10). Its key is kept beside the trust
@@ -241,7 +251,7 @@ fn mint(
 ) -> Result<Minted, ManagerError> {
     Ok(match User::of(authority, kind, key)? {
         User::Space(profile) => {
-            let expires_at = profile.lifetime().map(|life| now + life);
+            let expires_at = authority.lifetime_of(&profile).map(|life| now + life);
             mint_profile(authority.account(), key, &profile, now, expires_at)?
         }
         User::System(profile) => {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use cotal_nats::NatsError;
 use cotal_trust::{MintError, TrustError};
+use cotal_wire::control::Code;
 use cotal_wire::creds::CredsError;
 use cotal_wire::{ChannelPattern, Principal, Space};
 use cotal_workspace::lock::LockError;
@@ -167,16 +168,48 @@ pub enum ManagerError {
         /// Why the scan proves nothing, if it was incomplete.
         note: String,
     },
+    /// The registration gate is shut.
+    #[error(
+        "the registration gate of space {space} is frozen: {reason}. No agent is provisioned until \
+         the manager has reopened it; `cotal up` starts one that goes on"
+    )]
+    GateFrozen {
+        /// The space.
+        space: Space,
+        /// Why, as whoever froze it said.
+        reason: String,
+    },
+    /// The daemon reads another store than this manager writes.
+    #[error(
+        "the daemon of space {space} reads {theirs}, this manager writes {own}: it never renews \
+         another store's credentials. Run it where the daemon's store is"
+    )]
+    OtherStore {
+        /// The space.
+        space: Space,
+        /// The daemon's store.
+        theirs: String,
+        /// This manager's.
+        own: String,
+    },
+    /// A manager renews the space.
+    #[error("a manager renews the credentials of space {0}, and does so at half of their life")]
+    Renewed(Space),
+    /// The broker stayed away.
+    #[error("the broker at {0} has not answered for a minute; `cotal up` starts both again")]
+    BrokerGone(String),
     /// The daemon did not answer for the whole wait.
     #[error(
         "the delivery daemon of space {space} did not answer {op} on ctl.delivery-admin within \
-         the whole wait; is it running? (`cotal status`)"
+         the whole wait ({last}); is it running? (`cotal status`)"
     )]
     RailSilent {
         /// The space.
         space: Space,
         /// The operation.
         op: String,
+        /// What the last attempt met.
+        last: String,
     },
     /// The daemon answered with a refusal.
     #[error("the daemon of space {space} refused {op}: {reason}")]
@@ -187,6 +220,8 @@ pub enum ManagerError {
         op: String,
         /// Its sentence.
         reason: String,
+        /// What kind of refusal it is.
+        code: Option<Code>,
     },
 }
 
@@ -203,12 +238,14 @@ impl<T> Doing<T> for Result<T, NatsError> {
 }
 
 impl ManagerError {
-    /// Whether nobody answered: the one thing that is asked again (ADM-4).
+    /// Whether nobody answered: the one thing that is asked again (ADM-4). A daemon that binds, or
+    /// re-checks who owns its lease, says that it is not ready, which is no answer yet.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         matches!(
             self,
             Self::Broker { source: NatsError::Timeout { .. } | NatsError::NoResponders { .. }, .. }
+                | Self::Refused { code: Some(Code::NotReady), .. }
         )
     }
 }

@@ -10,6 +10,7 @@
 //! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
 //! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
 //! - [`write_back_rows`]: garbled ACL and channel rows, put back.
+//! - [`Manager`]: the renewal owner of a space, and the keeper of its registration [`Gate`].
 //! - [`launch`]: the broker's and the daemon's processes.
 //! - [`Rail`]: the daemon's rails as this side asks on them.
 
@@ -19,7 +20,9 @@ mod claims;
 pub mod clock;
 mod credentials;
 mod error;
+mod gate;
 pub mod launch;
+mod manage;
 mod provision;
 mod rail;
 mod repair;
@@ -32,9 +35,11 @@ pub use agents::{
 pub use authority::{Authority, BrokerAddress, Office};
 pub use credentials::{
     DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, renew_daemon_credentials,
-    set_aside_credential,
+    renew_in, set_aside_credential,
 };
 pub use error::ManagerError;
+pub use gate::{Frozen, Gate};
+pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
 pub use provision::{Provisioned, Shape, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::Change;

@@ -3,9 +3,10 @@
 //! Invariant: every reply subject lies below the caller's own request subject, and an answer that
 //! did not come is never read as one that did.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, Connection, Message, NatsError, StatusCode};
+use cotal_rules::cadence::{Cadence, Next};
 use cotal_wire::control::{Plane, PlaneReply, Reply, Request};
 use cotal_wire::envelope::From as Sender;
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, replies_of, reply_to};
@@ -92,7 +93,50 @@ impl Rail {
             space: self.space.clone(),
             op: op.to_owned(),
             reason: reply.error.unwrap_or_else(|| "it gave no reason".to_owned()),
+            code: reply.code,
         })
+    }
+
+    /// The same, where only silence is asked again, for `wait_ms` in total: the first retry at once,
+    /// later ones at most a second apart. It ends on time, also while an attempt is under way, and
+    /// nothing is sent after it (ADM-4, INV-6).
+    ///
+    /// # Errors
+    /// At once what [`Self::admin`] gives for an answer; [`ManagerError::RailSilent`] for none.
+    pub async fn admin_patiently(
+        &self,
+        op: &str,
+        args: Value,
+        wait_ms: i64,
+    ) -> Result<Value, ManagerError> {
+        self.admin_within(op, args, Instant::now(), wait_ms).await
+    }
+
+    /// The same, where the wait began earlier.
+    ///
+    /// # Errors
+    /// As [`Self::admin_patiently`].
+    pub(crate) async fn admin_within(
+        &self,
+        op: &str,
+        args: Value,
+        started: Instant,
+        wait_ms: i64,
+    ) -> Result<Value, ManagerError> {
+        let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let wait = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
+        let mut cadence = Cadence::new(0, wait_ms);
+        let mut last = "no attempt was answered".to_owned();
+        while let Next::Send { at, until } = cadence.next(now()) {
+            tokio::time::sleep(wait(at - now())).await;
+            let asked = self.admin(op, args.clone());
+            match tokio::time::timeout(wait(until - now()), asked).await {
+                Ok(Err(error)) if error.is_silence() => last = chain(&error),
+                Ok(answer) => return answer,
+                Err(_) => break,
+            }
+        }
+        Err(ManagerError::RailSilent { space: self.space.clone(), op: op.to_owned(), last })
     }
 
     async fn ask(
@@ -129,6 +173,14 @@ impl Rail {
             return Err(NatsError::NoResponders { subject });
         }
         Ok(message)
+    }
+}
+
+/// An error with its cause, in one line.
+fn chain(error: &ManagerError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

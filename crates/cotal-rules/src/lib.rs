@@ -9,6 +9,7 @@ pub mod authorize;
 pub mod cadence;
 pub mod directory;
 pub mod eviction;
+pub mod family;
 pub mod fanout;
 pub mod lease;
 pub mod membership;

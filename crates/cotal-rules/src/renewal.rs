@@ -19,6 +19,34 @@ pub fn half_life(issued_at: i64, expires_at: Option<i64>) -> Option<i64> {
     Some(issued_at + (expires_at - issued_at).max(0) / 2)
 }
 
+/// Where a credential stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// Before half of it.
+    Fresh,
+    /// Its owner signs it anew now.
+    Due,
+    /// Its holder has re-read its key, and found nothing new.
+    Missed,
+    /// Its end has passed.
+    Expired,
+}
+
+/// Judges a credential's life. `now` is in Unix seconds.
+#[must_use]
+pub fn age(issued_at: i64, expires_at: Option<i64>, now: i64) -> Age {
+    let passed = |point: Option<i64>| point.is_some_and(|point| now >= point);
+    if passed(expires_at) {
+        Age::Expired
+    } else if passed(renewal_point(issued_at, expires_at)) {
+        Age::Missed
+    } else if passed(half_life(issued_at, expires_at)) {
+        Age::Due
+    } else {
+        Age::Fresh
+    }
+}
+
 /// Why a candidate is refused before it is shown to the broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -129,6 +157,15 @@ mod tests {
         assert_eq!(renewal_point(1_000, Some(2_000)), Some(1_750));
         assert_eq!(half_life(1_000, Some(2_000)), Some(1_500));
         assert_eq!(renewal_point(1_000, None), None);
+    }
+
+    #[test]
+    fn a_life_has_its_points() {
+        let at = |now| age(1_000, Some(2_000), now);
+        assert_eq!([at(1_499), at(1_500)], [Age::Fresh, Age::Due]);
+        assert_eq!([at(1_749), at(1_750)], [Age::Due, Age::Missed]);
+        assert_eq!([at(1_999), at(2_000)], [Age::Missed, Age::Expired]);
+        assert_eq!(age(1_000, None, i64::MAX), Age::Fresh);
     }
 
     #[test]

@@ -182,8 +182,7 @@ impl Between {
             record.extend_from_slice(said);
         }
         let mut needle = self.needle.lock().expect("no panic holds it");
-        let heard = needle
-            .take_if(|(text, _)| contains(said, text));
+        let heard = needle.take_if(|(text, _)| contains(said, text));
         if let Some((_, line)) = heard {
             self.line.send_replace(line);
         }

@@ -178,14 +178,31 @@ impl Trust {
         at: i64,
         now: i64,
     ) -> Result<SpaceAccount, TrustError> {
+        self.revoke_all(space, &[(user.clone(), at)], now)
+    }
+
+    /// The same for many users at once.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub fn revoke_all(
+        &self,
+        space: &Space,
+        users: &[(ConnId, i64)],
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
         let _held = lock(&self.root)?;
         let path = self.root.account_file(&Segment::from(space));
         let text = files::read(&path)?.ok_or_else(|| TrustError::NoAccount(space.clone()))?;
         let mut file: AccountFile = decode(&path, &text)?;
-        if file.revocations.get(user.as_str()).is_some_and(|until| *until >= at) {
+        let before = file.revocations.clone();
+        for (user, at) in users {
+            let until = file.revocations.entry(user.as_str().to_owned()).or_insert(*at);
+            *until = (*until).max(*at);
+        }
+        if file.revocations == before {
             return self.account(&path, file);
         }
-        file.revocations.insert(user.as_str().to_owned(), at);
         // Resolvers keep the newer of two JWTs, so two revocations of one second must differ.
         file.issued_at = now.max(file.issued_at + 1);
         files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;

@@ -40,6 +40,14 @@ impl UserKey {
         }
     }
 
+    /// Its seed, to be kept where only its owner reads.
+    ///
+    /// # Errors
+    /// Never for a key that was made here.
+    pub fn seed(&self) -> Result<Secret, MintError> {
+        Ok(Secret::new(self.0.seed()?))
+    }
+
     /// The connection id: `U…`.
     #[must_use]
     pub fn public_key(&self) -> String {

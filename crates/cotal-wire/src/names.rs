@@ -20,6 +20,8 @@ pub const ANYCAST_TAKE: &str = "anycast-take";
 pub const DEFAULTS_KEY: &str = "=defaults";
 /// The key of the single-flight lease.
 pub const LEASE_KEY: &str = "lease.0";
+/// The key of the lease of whoever renews a space's credentials.
+pub const RENEWAL_KEY: &str = "renewal";
 /// The key of the membership feed's heartbeat.
 pub const FEED_KEY: &str = "=feed";
 /// The fan-out writer's consumer on CHAT.
@@ -472,6 +474,12 @@ pub fn member_key(channel: &Channel, member: &Lifecycle) -> String {
 pub fn parse_member_key(key: &str) -> Option<(Channel, Lifecycle)> {
     let (channel, member) = key.split_once('/')?;
     Some((Channel::parse(channel).ok()?, Lifecycle::parse(member).ok()?))
+}
+
+/// `lease.<instance>`: the key of a running manager.
+#[must_use]
+pub fn manager_key(instance: &str) -> String {
+    format!("lease.{instance}")
 }
 
 /// `req.<seq>`: a request record's key.

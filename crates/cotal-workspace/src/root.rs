@@ -270,6 +270,30 @@ impl Root {
         self.dot_dir().join(format!("manager.{segment}.pid"))
     }
 
+    /// `manager.<seg>.lock`: held for as long as a manager of the space runs on this root.
+    #[must_use]
+    pub fn manager_lock(&self, segment: &Segment) -> PathBuf {
+        self.dot_dir().join(format!("manager.{segment}.lock"))
+    }
+
+    /// `auth/<seg>/family.json`: the manager's own keys, and who holds a credential of theirs.
+    #[must_use]
+    pub fn family_file(&self, segment: &Segment) -> PathBuf {
+        self.auth_dir().join(segment.as_str()).join("family.json")
+    }
+
+    /// `<seg>/gate.json`: why no agent may be provisioned; absent while the gate is open.
+    #[must_use]
+    pub fn gate_file(&self, segment: &Segment) -> PathBuf {
+        self.space_dir(segment).join("gate.json")
+    }
+
+    /// `<seg>/renewals.json`: what became of each renewed credential.
+    #[must_use]
+    pub fn renewals_file(&self, segment: &Segment) -> PathBuf {
+        self.space_dir(segment).join("renewals.json")
+    }
+
     /// `manager.<seg>.log`.
     #[must_use]
     pub fn manager_log(&self, segment: &Segment) -> PathBuf {
@@ -360,6 +384,10 @@ mod tests {
                 root.delivery_seed(&seg),
                 root.delivery_log(&seg),
                 root.manager_pid(&seg),
+                root.manager_lock(&seg),
+                root.family_file(&seg),
+                root.gate_file(&seg),
+                root.renewals_file(&seg),
             ] {
                 assert!(seen.insert(path.clone()), "{}", path.display());
             }

@@ -71,6 +71,20 @@ pub struct MeshArgs {
     pub server: Option<String>,
 }
 
+/// How long credentials live that are minted or renewed; for drills and tests.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct LifetimeArg {
+    /// Seconds that the daemon's and the manager's credentials live, instead of a day.
+    #[arg(
+        long,
+        hide = true,
+        value_name = "SECONDS",
+        env = "COTAL_CREDENTIAL_LIFETIME",
+        value_parser = clap::value_parser!(i64).range(4..)
+    )]
+    pub credential_lifetime: Option<i64>,
+}
+
 /// Whether a command answers in JSON.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct JsonArg {
@@ -93,6 +107,8 @@ pub enum Command {
     Down(commands::down::Args),
     /// Run the delivery daemon of a space.
     Deliver(commands::deliver::Args),
+    /// Run the manager of a space: it renews what the daemon runs on.
+    Manage(commands::manage::Args),
     /// Show what runs, who is there and what was missed.
     Status(commands::status::Args),
     /// Check the broker, the files and the credentials of this root.
@@ -136,9 +152,9 @@ pub enum Command {
 }
 
 impl Command {
-    /// The daemon logs to its own file as well, which it finds only once it knows its root.
+    /// A daemon logs to its own file as well, which it finds only once it knows its root.
     pub fn logs_for_itself(&self) -> bool {
-        matches!(self, Self::Deliver(_))
+        matches!(self, Self::Deliver(_) | Self::Manage(_))
     }
 }
 

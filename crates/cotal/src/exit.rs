@@ -141,9 +141,13 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::Name(_) | ManagerError::Wider { .. } => Some(Exit::Usage),
         ManagerError::NoSuchAgent(_) | ManagerError::KeyUnknown(_) => Some(Exit::Absent),
         ManagerError::RailSilent { .. } => Some(Exit::NotServing),
+        ManagerError::BrokerGone(_) => Some(Exit::Unreachable),
         ManagerError::Retiring(_)
         | ManagerError::Busy(_)
         | ManagerError::NameTaken { .. }
+        | ManagerError::GateFrozen { .. }
+        | ManagerError::OtherStore { .. }
+        | ManagerError::Renewed(_)
         | ManagerError::Ambiguous { .. }
         | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {

@@ -22,10 +22,11 @@ const FETCH: Duration = Duration::from_secs(10 * 60);
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What of the caller's environment would make the demo another one.
-const FOREIGN: [&str; 5] = [
+const FOREIGN: [&str; 6] = [
     "COTAL_SPACE",
     "COTAL_LOG",
     "COTAL_LOG_FORMAT",
+    "COTAL_CREDENTIAL_LIFETIME",
     "COTAL_DELIVERY_BROKER_GONE_MS",
     "COTAL_DELIVERY_BROKER_GONE_BACKSTOP_MS",
 ];
@@ -45,6 +46,7 @@ pub(super) struct Mesh {
     cotal: PathBuf,
     dir: TempDir,
     root: PathBuf,
+    env: Vec<(&'static str, String)>,
     janitor: Janitor,
 }
 
@@ -58,7 +60,12 @@ impl Mesh {
         fs::create_dir(&root)?;
         fs::create_dir(base.join("output"))?;
         let janitor = Janitor::start(cotal, &root, &base)?;
-        Ok(Self { cotal: cotal.to_owned(), dir, root, janitor })
+        Ok(Self { cotal: cotal.to_owned(), dir, root, env: Vec::new(), janitor })
+    }
+
+    /// Sets a variable of every command from now on.
+    pub(super) fn set_env(&mut self, name: &'static str, value: &str) {
+        self.env.push((name, value.to_owned()));
     }
 
     /// Where it lives.
@@ -75,6 +82,7 @@ impl Mesh {
         for name in FOREIGN {
             command.env_remove(name);
         }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         bounded::run(&mut command, within, &self.dir.path().join("output"))
     }
 
@@ -173,7 +181,7 @@ impl Mesh {
     /// Shows the ends of the logs, for whoever has to find out what failed.
     pub(super) fn tell_logs(&self) {
         let dot = self.root.join(".cotal");
-        for name in ["delivery.main.log", "broker/nats-server.log"] {
+        for name in ["delivery.main.log", "manager.main.log", "broker/nats-server.log"] {
             let Ok(text) = fs::read_to_string(dot.join(name)) else { continue };
             eprintln!("\nthe end of {name}:");
             let lines: Vec<&str> = text.lines().collect();

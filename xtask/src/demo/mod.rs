@@ -7,6 +7,7 @@ mod bounded;
 mod janitor;
 mod mesh;
 mod processes;
+pub(crate) mod soak;
 mod story;
 
 use std::path::PathBuf;

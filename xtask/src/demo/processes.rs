@@ -33,11 +33,16 @@ pub(super) fn names(pid: u32, root: &Path) -> bool {
 
 /// Ends a process of `root` without a warning; refuses any other.
 pub(super) fn kill(pid: u32, root: &Path) -> anyhow::Result<()> {
+    signal(pid, root, Signal::KILL)
+}
+
+/// Signals a process of `root`; refuses any other.
+pub(super) fn signal(pid: u32, root: &Path, signal: Signal) -> anyhow::Result<()> {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| names(pid, root))
     else {
         bail!("process {pid} is none of {}", root.display());
     };
-    kill_process(raw, Signal::KILL).with_context(|| format!("cannot kill process {pid}"))
+    kill_process(raw, signal).with_context(|| format!("cannot signal process {pid}"))
 }
 
 #[cfg(test)]

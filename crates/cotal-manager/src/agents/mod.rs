@@ -25,6 +25,7 @@ use cotal_workspace::{FileStore, Root, SecretKey, SecretKind, SecretStore};
 use crate::authority::{Authority, BrokerAddress, Office};
 use crate::clock::unix_millis;
 use crate::error::{Doing, ManagerError};
+use crate::gate::Gate;
 use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
@@ -137,6 +138,7 @@ impl Agents {
     /// When the name is taken, the credential would be too large, another process provisions the
     /// same agent, or the broker fails.
     pub async fn begin<'a>(&'a self, agent: &'a NewAgent) -> Result<Begun<'a>, ManagerError> {
+        self.gate().pass()?;
         let held = provisioning::reserve(self, agent.name.principal())?;
         if self.is_retiring(agent.name.principal()) {
             return Err(ManagerError::Retiring(agent.name.principal().clone()));
@@ -249,6 +251,10 @@ impl Agents {
 
     fn key(&self, principal: &Principal) -> SecretKey {
         SecretKey::new(self.space(), SecretKind::Agent(principal.clone()))
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::of(&self.root, self.space())
     }
 
     fn rail(&self) -> Rail {

@@ -110,6 +110,8 @@ impl<'a> Provisioning<'a> {
             retired: false,
         };
         let value = serde_json::to_vec(&row)?;
+        // The gate may have frozen since this began; the record lets it go on later.
+        self.agents.gate().pass()?;
         let (space, principal) = (self.agents.space(), &self.lifecycle.principal);
         let acl = bucket(&self.agents.connection, space, Bucket::Acl);
         match acl.create(&self.lifecycle.dotted(), value.into()).await {

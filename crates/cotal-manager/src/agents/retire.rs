@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, NatsError};
-use cotal_rules::cadence::{Cadence, Next, RETIREMENT_WAIT_MS};
+use cotal_rules::cadence::RETIREMENT_WAIT_MS;
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::creds::Creds;
@@ -365,24 +365,7 @@ impl Agents {
         args: serde_json::Value,
         started: Instant,
     ) -> Result<serde_json::Value, ManagerError> {
-        let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
-        let mut cadence = Cadence::new(0, RETIREMENT_WAIT_MS);
-        let mut last = None;
-        let rail = self.rail();
-        while let Next::Send { at, until } = cadence.next(now()) {
-            let wait = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
-            tokio::time::sleep(wait(at - now())).await;
-            let asked = rail.admin(op, args.clone());
-            match tokio::time::timeout(wait(until - now()), asked).await {
-                Ok(Err(error)) if error.is_silence() => last = Some(error),
-                Ok(answer) => return answer,
-                Err(_) => break,
-            }
-        }
-        Err(last.unwrap_or_else(|| ManagerError::RailSilent {
-            space: self.space().clone(),
-            op: op.to_owned(),
-        }))
+        self.rail().admin_within(op, args, started, RETIREMENT_WAIT_MS).await
     }
 
     async fn delete_traces(

@@ -21,7 +21,7 @@ use crate::error::ManagerError;
 use crate::rail::{Liveness, Rail};
 
 /// A daemon that has not ended this long after SIGTERM is killed (LIF-10).
-const STOP_WITHIN: Duration = Duration::from_secs(15);
+pub(super) const STOP_WITHIN: Duration = Duration::from_secs(15);
 /// A probe costs one message, and a daemon is bound within a fraction of a second.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// A launch holds the reservation no longer, so whoever holds it longer is stopping the daemon.
@@ -241,7 +241,7 @@ pub fn dead_daemon(root: &Root, space: &Space) -> Result<Option<u32>, ManagerErr
     })
 }
 
-fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {
+pub(super) fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {
     let Standing::Live { pid } = record.verify()? else {
         return Ok(None);
     };
@@ -300,7 +300,7 @@ async fn reserve(
     }
 }
 
-fn open_log(path: &Path) -> io::Result<(File, u64)> {
+pub(super) fn open_log(path: &Path) -> io::Result<(File, u64)> {
     let mut options = OpenOptions::new();
     let file = options.append(true).create(true).mode(0o600).open(path)?;
     let start = file.metadata()?.len();
@@ -308,7 +308,7 @@ fn open_log(path: &Path) -> io::Result<(File, u64)> {
 }
 
 /// The last lines after `start`; a log that rotated since is read from its beginning.
-fn tail(path: &Path, start: u64) -> io::Result<String> {
+pub(super) fn tail(path: &Path, start: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();
     let start = if start <= end { start } else { 0 };

@@ -1,10 +1,11 @@
-//! The broker's and the daemon's processes: started, proven, stopped.
+//! The broker's, the daemon's and the manager's processes: started, proven, stopped.
 //!
 //! Invariant: what is stopped is what was started on this root. A record is believed only together
 //! with the process behind it.
 
 mod broker;
 mod daemon;
+mod manager;
 mod process;
 mod tls;
 
@@ -12,6 +13,9 @@ pub use broker::{BrokerLaunch, running_broker, stop_broker};
 pub use daemon::{
     Daemon, DaemonLaunch, Patience, Started, daemon_record, dead_daemon, running_daemon,
     stop_daemon,
+};
+pub use manager::{
+    ManagerLaunch, ManagerProcess, Readiness, manager_record, running_manager, stop_manager,
 };
 pub use process::{Process, Stopped};
 pub use tls::{OwnCertificate, ensure_certificate};

@@ -82,7 +82,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 
 /// The broker of a space: the one that the registry records, which nothing overrides; without a
 /// record the one that was named, else the root's, else the local default (LIF-13).
-fn broker(
+pub(super) fn broker(
     space: &Space,
     named: Option<&str>,
     recorded: Option<&MeshEntry>,
@@ -183,7 +183,7 @@ async fn attend(
     }
 }
 
-async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
+pub(super) async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
     tokio::select! {
         _ = interrupt.recv() => "SIGINT",
         _ = terminate.recv() => "SIGTERM",

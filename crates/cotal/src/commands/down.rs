@@ -1,12 +1,12 @@
 //! `cotal down`: nothing of this root is left running.
 
-use cotal_manager::launch::{Patience, Stopped, stop_broker, stop_daemon};
+use cotal_manager::launch::{Patience, Stopped, stop_broker, stop_daemon, stop_manager};
 use cotal_workspace::{MeshFile, Mode, Reservation, Root};
 
 use crate::context::Context;
 use crate::exit::Exit;
 
-/// Stops the daemons and the broker of this root.
+/// Stops the managers, the daemons and the broker of this root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A process is stopped only when its record and its command line show that it is this root's. What
@@ -27,7 +27,7 @@ pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Stops the daemons, then the broker: a daemon releases its lease only while the broker answers.
+/// Stops the managers, the daemons, then the broker: a daemon releases its lease only while the broker answers.
 /// One that could not be stopped keeps no other from being stopped, but keeps its broker.
 pub async fn everything(
     ctx: &Context,
@@ -41,6 +41,16 @@ pub async fn everything(
     }
     let spaces = mesh.spaces.iter().filter(|_| mesh.mode == Mode::Auth);
     for space in spaces {
+        match stop_manager(root, space).await {
+            Ok(None) => {}
+            Ok(stopped) => report(ctx, &format!("space {space}: manager"), stopped),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                failed.get_or_insert(
+                    error.context(format!("the manager of space {space} was not stopped")),
+                );
+            }
+        }
         match stop_daemon(root, space, patience).await {
             Ok(stopped) => report(ctx, &format!("space {space}: delivery daemon"), stopped),
             Err(error) => {

@@ -13,6 +13,7 @@ pub mod down;
 pub mod inbox;
 pub mod join;
 pub mod leave;
+pub mod manage;
 pub mod members;
 pub mod message;
 pub mod pending;
@@ -36,6 +37,7 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Up(args) => Box::pin(up::run(args, ctx)).await,
         Command::Down(args) => Box::pin(down::run(args, ctx)).await,
         Command::Deliver(args) => Box::pin(deliver::run(args, ctx)).await,
+        Command::Manage(args) => Box::pin(manage::run(args, ctx)).await,
         Command::Status(args) => Box::pin(status::run(args, ctx)).await,
         Command::Doctor(args) => Box::pin(doctor::run(args, ctx)).await,
         Command::Service(args) => Box::pin(service::run(args, ctx)).await,

@@ -66,7 +66,9 @@ async fn add(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
     // Only the new space is completed here; the others are `up`'s.
     let mut only = mesh.clone();
     only.spaces = vec![space.clone()];
-    Ok(Up::new(ctx, root, only).spaces(&authorities).await?.exit)
+    let up = Up::new(ctx, root, only);
+    let completed = up.spaces(&authorities).await?;
+    up.managers(&authorities, completed.exit).await
 }
 
 fn list(output: JsonArg, ctx: &Context) -> anyhow::Result<Exit> {

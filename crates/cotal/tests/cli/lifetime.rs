@@ -208,3 +208,18 @@ async fn lif_5_a_daemon_that_was_paused_does_not_blame_the_broker() {
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.ended().await, Some(0), "{}", daemon.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crd_6_an_expiry_and_its_end_are_said_to_the_letter() {
+    let mesh = Mesh::start().await;
+    mesh.set_delivery_life(0, 6);
+    let env = [
+        ("COTAL_DELIVERY_BROKER_GONE_MS", "500"),
+        ("COTAL_DELIVERY_BROKER_GONE_BACKSTOP_MS", "1500"),
+    ];
+    let mut daemon = DaemonProcess::start_at(BINARY, &mesh, mesh.url(), &env);
+    daemon.serves().await;
+    daemon.says("! delivery: credential expired, awaiting proved renewal").await;
+    daemon.says("✗ delivery: credential expired without renewal").await;
+    assert_ne!(daemon.ended().await, Some(0));
+}

@@ -10,18 +10,21 @@ use serde_json::json;
 use crate::site::{Run, Site, is_alive, signal, wait_until};
 
 /// Every file that says what a mesh is, with its content; what merely runs is left out, and so is
-/// what a stop takes away and the next start mints anew (LIF-10).
+/// what a stop takes away and the next start mints anew (LIF-10), or revokes.
 fn identity(site: &Site) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut visit = vec![site.path("auth"), site.path("main"), site.path("mesh.json")];
     while let Some(path) = visit.pop() {
-        if path.ends_with("delivery.creds") || path.ends_with("delivery.seed") {
+        if ["delivery.creds", "delivery.seed", "renewals.json"].iter().any(|f| path.ends_with(f)) {
             continue;
         }
         if path.is_dir() {
             visit.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         } else {
             let text = std::fs::read_to_string(&path).unwrap();
+            // A start revokes and evicts what an earlier manager was issued (ADM-6).
+            let kept = text.split("\"issuedAt\"").next().unwrap();
+            let text = kept.split("\"ledger\"").next().unwrap().to_owned();
             files.insert(path.display().to_string(), text);
         }
     }

@@ -201,7 +201,10 @@ fn is_secret(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str());
     let name = path.file_name().and_then(|n| n.to_str());
     matches!(extension, Some("creds" | "seed" | "pending"))
-        || matches!(name, Some("account.json" | "system.json"))
+        || matches!(
+            name,
+            Some("account.json" | "system.json" | "family.json" | "gate.json" | "renewals.json")
+        )
 }
 
 #[cfg(test)]

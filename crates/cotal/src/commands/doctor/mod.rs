@@ -1,5 +1,6 @@
 //! `cotal doctor`: what is wrong with this machine or root, and what to do about it.
 
+mod auth;
 mod checks;
 
 use serde::Serialize;
@@ -15,13 +16,23 @@ Ends with 0 when nothing is broken; warnings do not count.
 
 Examples:
   cotal doctor
-  cotal doctor --json")]
+  cotal doctor --json
+  cotal doctor auth --fix")]
 pub struct Args {
     /// The nats-server to look at; else the one that `up` would run.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
     nats_server: Option<std::path::PathBuf>,
     #[command(flatten)]
     output: JsonArg,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+/// What is looked at more closely.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Show each credential with its owner, its end and its last adoption.
+    Auth(auth::Args),
 }
 
 /// How a check came out.
@@ -50,6 +61,9 @@ impl Finding {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    if let Some(What::Auth(args)) = args.what {
+        return auth::run(args, ctx).await;
+    }
     let mut findings = vec![checks::program(ctx, args.nats_server.clone()).await];
     match ctx.root() {
         Ok(root) => findings.extend(checks::root(ctx, &root).await),

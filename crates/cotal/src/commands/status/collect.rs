@@ -1,9 +1,9 @@
 //! Asks everything that `status` shows; what does not answer is noted and skipped.
 
 use cotal_broker::probe;
-use cotal_manager::launch::{running_broker, running_daemon};
+use cotal_manager::launch::{running_broker, running_daemon, running_manager};
 use cotal_manager::rows::AclRows;
-use cotal_manager::{Authority, BrokerAddress, Liveness, Office, Rail};
+use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail};
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
 use cotal_wire::anycast::ListedRequests;
@@ -47,6 +47,8 @@ async fn space_status(
         space: space.clone(),
         delivery: (mesh.mode == Mode::Auth).then_some("unknown"),
         pid: running_daemon(root, space)?.map(|daemon| daemon.pid()),
+        manager: running_manager(root, space)?.map(|manager| manager.pid()),
+        gate: Gate::of(root, space).frozen()?.map(|frozen| frozen.reason),
         lease: None,
         agents: None,
         streams: Vec::new(),

@@ -71,6 +71,10 @@ struct SpaceStatus {
     /// `bound`, `unbound` or `unknown`; absent on an open mesh, which has no daemon.
     delivery: Option<&'static str>,
     pid: Option<u32>,
+    /// The manager's process.
+    manager: Option<u32>,
+    /// Why no agent may be provisioned; absent while the registration gate is open.
+    gate: Option<String>,
     lease: Option<Lease>,
     agents: Option<usize>,
     streams: Vec<StreamStatus>,
@@ -157,6 +161,14 @@ fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
         Some("bound") => out.data(format_args!("delivery  serving{pid}"))?,
         Some("unbound") => out.data(format_args!("delivery  not serving{pid}"))?,
         Some(_) => out.data(format_args!("delivery  unknown{pid}"))?,
+    }
+    match (space.delivery, space.manager) {
+        (None, _) => {}
+        (Some(_), Some(pid)) => out.data(format_args!("manager   pid {pid}"))?,
+        (Some(_), None) => out.data("manager   does not run: nobody renews credentials")?,
+    }
+    if let Some(reason) = &space.gate {
+        out.data(format_args!("gate      frozen: {}", plain(reason)))?;
     }
     if let Some(lease) = &space.lease {
         let ready = if lease.ready { "ready" } else { "not ready" };

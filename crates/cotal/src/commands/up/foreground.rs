@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cotal_broker::Broker;
+use cotal_manager::Authority;
+use cotal_manager::Liveness;
 use cotal_manager::launch::Patience;
-use cotal_manager::{Authority, Liveness, renew_daemon_credentials};
 use cotal_wire::Space;
 use cotal_workspace::Reservation;
 use cotal_workspace::lock::LockError;
@@ -15,14 +16,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::daemon::{self, Launched};
-use super::{Up, supervise};
+use super::{Up, manager, supervise};
 use crate::commands::down;
 use crate::exit::Exit;
 use crate::notify::{self, Notifier};
 
-/// Credentials live for a day at least and are renewed past half their life; garbled rows are looked
-/// for on the way.
-const RENEW_EVERY: Duration = Duration::from_secs(600);
+/// How often garbled rows are looked for.
+const WRITE_BACK_EVERY: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Somebody's wish that the mesh be taken down again, heard from before anything can be left behind.
@@ -56,7 +56,6 @@ pub(super) async fn stay(
     launched: Vec<Launched<'_>>,
     mut wish: Wish,
 ) -> anyhow::Result<Exit> {
-    up.ctx.out.note("The mesh is up. Ctrl-C stops it.");
     // Daemons that somebody stopped on purpose; nobody waits for those to serve.
     let stopped = RefCell::new(BTreeSet::new());
     let supervised = join_all(launched.into_iter().map(async |daemon| {
@@ -72,7 +71,7 @@ pub(super) async fn stay(
             Exit::Failure
         }
         () = wish.told() => Exit::Ok,
-        () = renew(up, authorities) => Exit::Failure,
+        () = managed(up, authorities) => Exit::Failure,
         () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
@@ -111,17 +110,20 @@ async fn served(up: &Up<'_>, wanted: &[&Authority]) -> Result<String, String> {
     Ok(format!("serving {} of {} spaces at {server}", wanted.len(), up.mesh.spaces.len()))
 }
 
-/// Renews what the daemons run on, for as long as this process stays. They adopt it by themselves.
-async fn renew(up: &Up<'_>, authorities: &[Authority]) {
-    let mut due = interval(RENEW_EVERY);
+/// Starts the managers, says that all is up, and keeps the managers and the rows from then on.
+async fn managed(up: &Up<'_>, authorities: &[Authority]) {
+    manager::start_missing(up, authorities).await;
+    up.ctx.out.note("The mesh is up. Ctrl-C stops it.");
+    tokio::join!(manager::keep(up, authorities), write_back(up, authorities));
+}
+
+/// Puts garbled rows back, for as long as this process stays.
+async fn write_back(up: &Up<'_>, authorities: &[Authority]) {
+    let mut due = interval(WRITE_BACK_EVERY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
         for authority in authorities {
-            if let Err(error) = renew_daemon_credentials(authority) {
-                let space = authority.space();
-                up.ctx.out.warn(format!("space {space}: a credential was not renewed: {error}"));
-            }
             if let Err(error) = up.write_back(authority).await {
                 let space = authority.space();
                 up.ctx

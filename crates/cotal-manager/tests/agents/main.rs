@@ -1,5 +1,10 @@
-//! Agents against a real broker: every crash is repeated to completion.
+//! Agents and the manager against a real broker: every crash is repeated to completion.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
+
+mod manager;
+mod restart;
+mod soak;
+mod support;
 
 use cotal_manager::rows::AclRows;
 use cotal_manager::{Added, AgentName, Agents, Begun, ManagerError, NewAgent, write_back_rows};
