@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, Engine, Writer, WriterOptions};
