@@ -159,7 +159,7 @@ impl View {
 
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
-        let mut watch = watch_all(&self.kv(feed)).await?;
+        let mut watch = watch_all(self.kv(feed)).await?;
         loop {
             self.step(feed, &mut watch).await?;
         }
