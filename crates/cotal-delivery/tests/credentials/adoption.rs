@@ -180,7 +180,7 @@ fn forged(good: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_5_what_may_not_be_adopted_is_refused_and_the_resident_connection_stays() {
     let spaces = vec!["main".into(), "other".into()];
-    let mesh = Mesh::with(MeshOptions { spaces }).await;
+    let mesh = Mesh::with(MeshOptions { spaces, ..MeshOptions::default() }).await;
     let host = Host::with_life(&mesh, 0, 600).await;
     let _lane = host.lane().await;
     let manager = Supervisor::of(&mesh).await;

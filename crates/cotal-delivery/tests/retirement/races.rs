@@ -45,7 +45,7 @@ impl Stage {
             meanwhile.await;
             self.proxy.heal();
         };
-        tokio::join!(asked, held).0.expect("an answer")
+        tokio::join!(Box::pin(asked), Box::pin(held)).0.expect("an answer")
     }
 
     async fn delete_row(&self) {

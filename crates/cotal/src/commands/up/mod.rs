@@ -116,7 +116,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let exit = match completed {
         Some(Completed { exit: Exit::Ok, launched }) => {
             ctx.out.data(&up.mesh.server)?;
-            return foreground::stay(&up, broker, &authorities, launched, wish).await;
+            let staying = foreground::stay(&up, broker, &authorities, launched, wish);
+            return Box::pin(staying).await;
         }
         Some(completed) => completed.exit,
         None => Exit::Ok,
