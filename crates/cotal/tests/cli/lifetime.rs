@@ -161,6 +161,28 @@ async fn lif_3_a_broker_that_comes_back_in_time_stops_the_clock() {
     assert_eq!(daemon.ended().await, Some(0), "{}", daemon.log());
 }
 
+/// The window is over by the wall clock when it wakes up, and the broker is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_3_time_in_which_the_daemon_itself_was_stopped_is_taken_off() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let windows = [
+        ("COTAL_DELIVERY_BROKER_GONE_MS", "3000"),
+        ("COTAL_DELIVERY_BROKER_GONE_BACKSTOP_MS", "600000"),
+    ];
+    let mut daemon = DaemonProcess::start_at(BINARY, &mesh, &proxy.url(), &windows);
+    daemon.serves().await;
+    proxy.cut();
+    daemon.says("the broker connection dropped; redialling").await;
+    daemon.signal(Signal::STOP);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    proxy.heal();
+    daemon.signal(Signal::CONT);
+    daemon.says("the broker connection is back").await;
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended().await, Some(0), "{}", daemon.log());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_4_past_the_backstop_it_ends_however_long_it_was_stalled() {
     let mesh = Mesh::start().await;
