@@ -50,13 +50,13 @@
 //! # }
 //! ```
 //!
+//! Both stand as programs in `examples/`.
+//!
 //! # Role requests
 //!
 //! [`Endpoint::ask`] sends a request to whoever holds a role; its number is what [`Endpoint::request_status`]
 //! and [`Endpoint::cancel_request`] go by. A holder works requests off with [`Endpoint::holder`]: each is shown
 //! only once the daemon has recorded who took it.
-//!
-//! Both stand as programs in `examples/`.
 //!
 //! # Bounds
 //!

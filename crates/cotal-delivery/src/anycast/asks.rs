@@ -1,13 +1,14 @@
 //! What senders ask about their own requests (ANY-4, ANY-5).
 
 use cotal_nats::NatsError;
-use cotal_rules::anycast::{self as rules, Caller, CancelStep, Status};
+use cotal_rules::anycast::{self as rules, Caller, CancelStep, Status, SweepStep};
 use cotal_wire::anycast::{Cancelled, HeldBy, StatusReply, Unrecorded};
 use cotal_wire::control::{Code, Reply};
+use cotal_wire::rows::RequestRow;
 use cotal_wire::{Lifecycle, Principal};
 use tracing::info;
 
-use super::{Keeper, ROUNDS, too_busy};
+use super::{Keeper, Looked, ROUNDS, too_busy};
 use crate::rail::done;
 use crate::registry::RegistryError;
 
@@ -25,10 +26,22 @@ impl Keeper {
         let frontier = self.frontier(member, &looked.created);
         let caller = Caller { principal: &member.principal, frontier };
         Ok(match rules::status(looked.seen(seq), caller) {
-            Status::Recorded(row) => StatusReply::Recorded(Box::new(row.clone())),
+            Status::Recorded(row) => {
+                let dated = self.dated(seq, &looked).await;
+                StatusReply::Recorded(Box::new(dated.unwrap_or_else(|| row.clone())))
+            }
             Status::Queued => StatusReply::Unrecorded { state: Unrecorded::Queued },
             Status::Unknown => StatusReply::Unrecorded { state: Unrecorded::Unknown },
         })
+    }
+
+    /// Notes at once that the request has left the queue, when that shows, so that its sender need not
+    /// wait for the sweep to learn it.
+    async fn dated(&self, seq: u64, looked: &Looked) -> Option<RequestRow> {
+        let SweepStep::Write(write) = rules::sweep(looked.record()?, looked.seen(seq)) else {
+            return None;
+        };
+        Some(self.records.write(&write, None).await.ok()?.row)
     }
 
     /// Whether anything under this number is of the principal. What is not is unknown to it whatever

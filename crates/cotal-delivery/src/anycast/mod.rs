@@ -25,6 +25,7 @@ use cotal_wire::{Lifecycle, Principal, Space};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::clock::now_ms;
+use crate::gate::Gate;
 use crate::registry::RegistryError;
 use crate::view::View;
 use records::{Found, Records};
@@ -45,6 +46,7 @@ pub(crate) struct Keeper {
     connection: Connection,
     own: Principal,
     view: Arc<View>,
+    gate: Gate,
     records: Records,
     roles: Roles,
     turns: Box<[Mutex<()>; STRIPES]>,
@@ -79,6 +81,7 @@ impl Keeper {
         connection: &Connection,
         own: &Principal,
         view: &Arc<View>,
+        gate: &Gate,
         scanner: &Scanner,
     ) -> Self {
         Self {
@@ -86,7 +89,8 @@ impl Keeper {
             connection: connection.clone(),
             own: own.clone(),
             view: Arc::clone(view),
-            records: Records::new(space, connection),
+            gate: gate.clone(),
+            records: Records::new(space, connection, gate),
             roles: Roles::new(scanner.clone()),
             turns: Box::new(std::array::from_fn(|_| Mutex::new(()))),
         }
@@ -135,6 +139,7 @@ impl Keeper {
         if !is_same(&self.created().await?, &looked.created) {
             return Ok(());
         }
+        may_write(&self.gate, || format!("the removal of request {seq}"))?;
         match self.connection.delete_message(&self.space.task_stream(), seq).await? {
             Deleted::Deleted | Deleted::AlreadyGone => Ok(()),
         }
@@ -154,6 +159,12 @@ impl Keeper {
         let live = self.view.directory().live_lifecycle(sender);
         matches!(live, Resolved::One(member) if seq <= self.frontier(&member, created))
     }
+}
+
+/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
+/// it to the daemon that serves now.
+fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
+    if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
 }
 
 fn is_same(one: &str, other: &str) -> bool {

@@ -11,7 +11,7 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::rows::RequestRow;
 use tracing::{info, warn};
 
-use super::Keeper;
+use super::{Keeper, may_write};
 use crate::view::Feed;
 
 impl Keeper {
@@ -51,6 +51,7 @@ impl Keeper {
     }
 
     async fn send(&self, notice: &Notice, at: i64) -> Result<(), NatsError> {
+        may_write(&self.gate, || format!("the notice {}", notice.id))?;
         let body = serde_json::to_vec(&self.message(notice, at)).unwrap_or_default();
         let subject = self.space.inst(&notice.to, &self.own);
         let sent = self.connection.publish_confirmed(subject, None, body.into(), Some(&notice.id));

@@ -16,13 +16,15 @@ use cotal_wire::rows::RequestRow;
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
-use super::Keeper;
+use super::{Keeper, may_write};
+use crate::gate::Gate;
 use crate::view::{ViewError, watch_all};
 
 /// The bucket and what is known of it: a few hundred bytes for each request of the last day.
 pub(super) struct Records {
     space: Space,
     kv: Kv,
+    gate: Gate,
     known: Mutex<BTreeMap<u64, Record>>,
     scanned: watch::Sender<bool>,
     garbled: AtomicU64,
@@ -38,10 +40,11 @@ pub(super) struct Found {
 }
 
 impl Records {
-    pub(super) fn new(space: &Space, connection: &Connection) -> Self {
+    pub(super) fn new(space: &Space, connection: &Connection, gate: &Gate) -> Self {
         Self {
             space: space.clone(),
             kv: Kv::new(connection, &space.bucket(Bucket::Anycast)),
+            gate: gate.clone(),
             known: Mutex::default(),
             scanned: watch::Sender::new(false),
             garbled: AtomicU64::new(0),
@@ -133,6 +136,7 @@ impl Records {
         garbage: Option<u64>,
     ) -> Result<Record, NatsError> {
         let key = request_key(write.row.seq);
+        may_write(&self.gate, || format!("the record {key}"))?;
         let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
         let revision = match (write.expect, garbage) {
             (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
@@ -147,6 +151,7 @@ impl Records {
 
     /// Removes a record with its history.
     pub(super) async fn remove(&self, seq: u64, revision: u64) -> Result<(), NatsError> {
+        may_write(&self.gate, || format!("the removal of record {seq}"))?;
         let marker = self.kv.purge(&request_key(seq), Some(revision)).await?;
         self.forget(seq, marker);
         Ok(())
@@ -222,6 +227,7 @@ impl Keeper {
                     records.write(&write, None).await.map(drop)
                 }
                 (None, Some(garbage)) => {
+                    may_write(&self.gate, || format!("the removal of record {seq}"))?;
                     records.kv.delete(&request_key(seq), Some(garbage)).await.map(drop)
                 }
                 (None, None) => Ok(()),

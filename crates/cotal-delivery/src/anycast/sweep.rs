@@ -9,7 +9,6 @@ use tracing::{debug, warn};
 
 use super::{Keeper, ROUNDS};
 use crate::clock::now_ms;
-use crate::gate::Gate;
 use crate::registry::RegistryError;
 use crate::view::ViewError;
 
@@ -18,10 +17,10 @@ impl Keeper {
     pub(crate) async fn run(
         &self,
         every: Duration,
-        mut gate: Gate,
         stop: CancellationToken,
     ) -> Result<(), ViewError> {
         let sweeping = async {
+            let mut gate = self.gate.clone();
             self.records.scanned().await;
             loop {
                 gate.open().await;

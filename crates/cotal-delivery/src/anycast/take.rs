@@ -11,6 +11,7 @@ use cotal_wire::{Principal, Space};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use super::roles::Held;
 use super::{Keeper, ROUNDS, too_busy};
 use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, serve, unknown};
@@ -79,6 +80,11 @@ fn refused(seq: u64, reason: TakeRefusal) -> Reply {
     Reply::refused(code, format!("request {seq} is not yours to work on: {why}")).with_data(data)
 }
 
+fn unseen(holder: &Principal) -> RegistryError {
+    let why = format!("the broker shows no connection of {holder} with a role; try again");
+    RegistryError::refused(Code::Unavailable, why)
+}
+
 impl Keeper {
     /// Records a take, or says why not.
     pub(super) async fn take(
@@ -91,7 +97,11 @@ impl Keeper {
         for _ in 0..ROUNDS {
             let looked = self.look(*seq).await?;
             let role = match &looked.request {
-                Some(request) => self.roles.of(holder, &request.role).await,
+                Some(request) => match self.roles.of(holder, &request.role).await {
+                    Held::Role(role) => Some(role),
+                    Held::Untold => None,
+                    Held::Unseen => return Err(unseen(holder)),
+                },
                 None => None,
             };
             let take =

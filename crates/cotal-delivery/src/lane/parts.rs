@@ -429,8 +429,9 @@ impl Parts {
         rail: &Rail,
     ) -> Result<Arc<Keeper>, LaneError> {
         let own = &self.identity.principal;
-        let keeper = Keeper::new(&self.space, &self.connection, own, &self.view, &self.scanner);
-        let keeper = Arc::new(keeper);
+        let (space, connection) = (&self.space, &self.connection);
+        let keeper =
+            Arc::new(Keeper::new(space, connection, own, &self.view, &self.gate, &self.scanner));
         let takes = rail.bind(self.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
         let takes = takes.map_err(broker("cannot bind the control rails"))?;
         let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
@@ -439,9 +440,9 @@ impl Parts {
         tasks.spawn(async move {
             service.run(takes, beat, token).await.map_err(broker("a control rail failed"))
         });
-        let (kept, gate, token) = (Arc::clone(&keeper), self.gate.clone(), stop.clone());
+        let (kept, token) = (Arc::clone(&keeper), stop.clone());
         let every = self.sweep_every;
-        tasks.spawn(async move { Ok(Box::pin(kept.run(every, gate, token)).await?) });
+        tasks.spawn(async move { Ok(Box::pin(kept.run(every, token)).await?) });
         Ok(keeper)
     }
 

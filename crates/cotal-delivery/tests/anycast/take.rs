@@ -197,6 +197,23 @@ async fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     assert_eq!(state(&scene.alice, seq).await, "taken");
 }
 
+/// Its sender need not wait for the sweep to learn that a request was worked off.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
+    let scene = Scene::new().await;
+    let seq = ask(&scene.alice, "work").await;
+    let copy = pull(&scene.bob).await;
+    assert!(scene.take(&scene.bob, &copy).await.ok);
+    let gone = async || {
+        let reply = crate::support::status(&scene.alice, seq).await;
+        reply.data.expect("data")["gone"].as_i64().expect("an instant")
+    };
+    assert_eq!(gone().await, 0);
+    copy.ack_confirmed().await.expect("an ack");
+    assert!(gone().await > 0);
+    assert_eq!(scene.row(seq).await.gone, gone().await);
+}
+
 /// The procedure of `docs/operations.md`: stop, wait for the exit and the closed connection, recreate,
 /// start. Nothing of the old stream touches the requests of the new one.
 #[tokio::test(flavor = "multi_thread")]

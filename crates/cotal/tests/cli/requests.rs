@@ -33,7 +33,7 @@ fn any_4_a_request_is_asked_followed_worked_off_and_listed() {
 
     let worked = site.run(&["serve", "reviewer", "--as", "bob", "--count", "1"]).ok();
     assert_eq!(worked.out, format!("{seq} local.alice: look at this\n"));
-    assert!(follow(0).out.contains("local.bob"));
+    assert_eq!(follow(0).out, "done by local.bob\n");
     site.run(&["request", "cancel", &seq, "--as", "alice"]).ends(8).says("local.bob");
     let told = site.run(&["inbox", "--as", "alice"]).ok();
     assert!(told.out.contains("local.bob has your request"), "{told:?}");
