@@ -56,8 +56,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join("root");
         let mut child = Command::new("sh")
-            .args(["-c", "while :; do sleep 0.05; done"])
+            .args(["-c", "read _"])
             .arg(&marker)
+            .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         while !names(child.id(), &marker) {

@@ -82,7 +82,9 @@ impl Renewals {
         self.0.get(&kind.name())
     }
 
-    fn is_settled(&self, kind: &SecretKind, creds: &Creds) -> bool {
+    /// Whether this very credential was adopted, or belongs to a component that does not run.
+    #[must_use]
+    pub fn is_settled(&self, kind: &SecretKind, creds: &Creds) -> bool {
         self.of(kind).is_some_and(|renewal| {
             renewal.fingerprint == creds.fingerprint()
                 && matches!(renewal.outcome, Outcome::Adopted | Outcome::Skipped(_))

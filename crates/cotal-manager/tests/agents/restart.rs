@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use cotal_manager::{Gate, Manager, ManagerError};
+use cotal_manager::{AgentName, Gate, Manager, ManagerError};
 use cotal_nats::{ConnectOptions, Connection, NatsError};
 use cotal_testkit::{God, Mesh, Proxy, eventually};
 use cotal_wire::control::{Code, op};
@@ -181,4 +181,28 @@ async fn adm_7_restarts_keep_the_identities_and_add_no_holder_and_a_session_adds
     let another = Manager::start(options(&mesh)).await.unwrap_err();
     assert!(matches!(another, ManagerError::Lock(_)), "one manager a root: {another}");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_6_a_retirement_outlives_a_gap_of_the_daemon_and_a_refusal_fails_it_at_once() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    for name in ["bob", "carol"] {
+        provision(&mesh, name).await.unwrap();
+    }
+    let agents = supervisor(&mesh).await;
+    let bob = AgentName::parse("bob").unwrap();
+    let retire = agents.retire(&bob);
+    tokio::pin!(retire);
+    let early = tokio::time::timeout(Duration::from_millis(1_500), &mut retire).await;
+    assert!(early.is_err(), "retired without a proof: {early:?}");
+    let (retired, mut lane) = tokio::join!(retire, mesh.lane());
+    retired.unwrap();
+    lane.stop();
+    lane.ended().await.unwrap();
+
+    let asked = pretend(&mesh, &god, |_| Some(refusal(Code::Denied))).await;
+    let refused = agents.retire(&AgentName::parse("carol").unwrap()).await.unwrap_err();
+    assert!(matches!(refused, ManagerError::Refused { .. }), "{refused}");
+    assert_eq!(asked.count(op::LIFECYCLE_MEMBERSHIPS), 1, "a refusal is not asked again");
 }

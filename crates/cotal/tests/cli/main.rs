@@ -11,6 +11,7 @@ mod daemon;
 mod endings;
 mod foreground;
 mod lifetime;
+mod manager;
 mod mesh;
 mod paused;
 mod requests;

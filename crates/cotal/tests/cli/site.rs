@@ -56,6 +56,7 @@ impl Site {
             .env_remove("COTAL_SPACE")
             .env_remove("COTAL_LOG")
             .env_remove("COTAL_LOG_FORMAT")
+            .env_remove("COTAL_CREDENTIAL_LIFETIME")
             .env("COTAL_NATS_SERVER", broker_binary().path)
             .env("XDG_CONFIG_HOME", self.dir.path().join("config"))
             .stdin(Stdio::null());

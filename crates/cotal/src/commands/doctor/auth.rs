@@ -86,6 +86,8 @@ struct Credential {
     state: State,
     /// What became of the last offer to the daemon.
     adoption: Option<Renewal>,
+    /// Whether the daemon was offered this very credential, and has it or does not run what needs it.
+    settled: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -163,6 +165,7 @@ fn look(root: &Root, space: &Space) -> anyhow::Result<SpaceAuth> {
             identity: claims.map(|claims| claims.subject.to_string()),
             expires_at: claims.and_then(|claims| claims.expires_at),
             state,
+            settled: creds.is_some_and(|c| c.is_ok_and(|c| renewals.is_settled(&kind, &c))),
             adoption: renewals.of(&kind).cloned(),
         });
     }
@@ -182,7 +185,12 @@ async fn fix(
     found: &SpaceAuth,
     lifetime: LifetimeArg,
 ) -> anyhow::Result<Vec<String>> {
-    let needs = |one: &&Credential| !matches!(one.state, State::Good | State::TakenAway);
+    // What was signed and never adopted is offered again; the `$SYS` pair is nobody's to adopt.
+    let needs = |one: &&Credential| match one.state {
+        State::TakenAway => false,
+        State::Good => one.adoption.is_some() && !one.settled,
+        _ => true,
+    };
     let wrong: Vec<_> =
         found.credentials.iter().filter(needs).map(|one| one.credential.clone()).collect();
     let mut repairs = Vec::new();
