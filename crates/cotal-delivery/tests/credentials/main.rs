@@ -116,3 +116,22 @@ async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
     cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");
     drop(mesh.lane().await);
 }
+
+/// A lane is told its broker and its store, and looks nowhere else.
+#[test]
+fn lif_13_a_lane_with_an_injected_store_consults_no_registry() {
+    let mut open = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut read = 0;
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).expect("sources").map(|e| e.expect("one").path()));
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source");
+        for word in ["MeshRegistry", "meshes.json", "XDG_CONFIG_HOME", "MeshFile"] {
+            assert!(!text.contains(word), "{} knows {word}", path.display());
+        }
+        read += 1;
+    }
+    assert!(read > 10, "the sources were not found");
+}

@@ -139,6 +139,31 @@ fn lif_9_a_replacement_that_is_still_starting_is_stopped_for_good() {
     assert!(!site.path(launched).exists() && !site.path("main/delivery.creds").exists());
 }
 
+/// Slow (15 s): a daemon that never gets to run is killed when its grace is over.
+#[test]
+fn lif_9_a_daemon_too_starved_to_exit_is_killed_by_down_and_stays_stopped() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let daemon = site.daemon();
+    let mut down = site.command(&["down"]);
+    let mut down = down.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Whoever resumes it is beaten to it again and again.
+    while is_alive(daemon) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
+        let _ = rustix::process::kill_process(pid, Signal::STOP);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut down.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(down.wait().unwrap().success(), "{said}");
+    assert!(said.contains("delivery daemon did not stop and was killed"), "{said}");
+    assert_eq!(up.ended(), 1);
+    assert!(!site.path("main/delivery.creds").exists());
+    let seen = up.said();
+    assert!(!seen.contains("running again"), "{seen}");
+    assert!(!site.path("delivery.main.launched.pid").exists(), "a replacement was started");
+}
+
 #[test]
 fn lif_10_up_and_down_share_one_reservation_and_up_waits_for_a_stop_that_runs() {
     let site = Site::new();
