@@ -13,7 +13,7 @@ use cotal_wire::envelope::Message;
 use cotal_wire::{Principal, Role};
 
 use crate::control::{ControlError, Liveness};
-use crate::copy;
+use crate::copy::{self, Rejected};
 use crate::endpoint::Endpoint;
 use crate::incoming::AckError;
 use crate::notice::{NoTakes, Notice};
@@ -91,6 +91,8 @@ pub struct Holder {
     copy: Option<Delivery>,
     /// What was last found in the way of takes, and told.
     told: Option<NoTakes>,
+    /// Whether the last copy was given back because its stream was created anew.
+    recreated: bool,
 }
 
 /// A consumer of one incarnation of the task stream. The creation time is read before anything is pulled:
@@ -104,7 +106,9 @@ struct Bound {
 /// What is to be done with a copy.
 #[derive(Debug)]
 enum Verdict {
-    Show,
+    Show(Box<(Principal, Message)>),
+    /// It is no request; nobody takes it.
+    Garbage(Rejected),
     /// Its stream is gone: the broker is to deliver what it has now.
     Recreated,
     /// It is somebody else's, or nobody's any more.
@@ -125,7 +129,14 @@ impl Endpoint {
     pub fn holder(&self) -> Result<Holder, NoRole> {
         let role = self.identity().role.clone();
         let role = role.ok_or_else(|| NoRole(self.principal().clone()))?;
-        Ok(Holder { endpoint: self.clone(), role, bound: None, copy: None, told: None })
+        Ok(Holder {
+            endpoint: self.clone(),
+            role,
+            bound: None,
+            copy: None,
+            told: None,
+            recreated: false,
+        })
     }
 }
 
@@ -165,17 +176,21 @@ impl Holder {
                 _ => continue,
             };
             let Some(copy) = self.copy.take() else { continue };
+            let again =
+                std::mem::replace(&mut self.recreated, matches!(verdict, Verdict::Recreated));
             match verdict {
-                Verdict::Show => {
+                Verdict::Show(request) => {
                     self.served();
-                    match self.shown(copy).await {
-                        None => {}
-                        shown => return shown,
-                    }
+                    let (sender, message) = *request;
+                    return Some(self.shown(copy, sender, message));
                 }
+                Verdict::Garbage(why) => self.refuse(copy, &why).await,
                 Verdict::Recreated => {
                     answered(copy.nak(None).await);
                     self.unbind().await;
+                    if again {
+                        tokio::time::sleep(RETRY).await;
+                    }
                 }
                 Verdict::Forget => self.served(),
                 Verdict::Wait(why) => {
@@ -243,19 +258,26 @@ impl Holder {
         }
     }
 
-    /// Asks for the take, then reads the creation time again.
+    /// Asks for the take, then reads the creation time again: also before garbage is removed, which on a
+    /// new stream would be a request.
     async fn judge(&self, copy: &Delivery, created: &str) -> Verdict {
+        let space = self.endpoint.space();
+        let verdict = match copy::request(space, &self.role, &copy.subject, &copy.payload) {
+            Ok(request) => Verdict::Show(Box::new(request)),
+            Err(why) => Verdict::Garbage(why),
+        };
         let args = TakeArgs {
             seq: copy.stream_seq,
             stream_created: created.to_owned(),
             delivery: copy.delivered,
         };
-        if let Err(error) = self.endpoint.take(&args).await {
+        if matches!(verdict, Verdict::Show(_))
+            && let Err(error) = self.endpoint.take(&args).await
+        {
             return self.refused(error).await;
         }
-        let stream = self.endpoint.space().task_stream();
-        match self.endpoint.connection().stream_info(&stream).await {
-            Ok(info) if Created::parse(&info.created) == Created::parse(created) => Verdict::Show,
+        match self.endpoint.connection().stream_info(&space.task_stream()).await {
+            Ok(info) if Created::parse(&info.created) == Created::parse(created) => verdict,
             Ok(_) => Verdict::Recreated,
             Err(error) if error.is_absent() => Verdict::Recreated,
             Err(NatsError::Closed) => Verdict::Stopped,
@@ -293,26 +315,23 @@ impl Holder {
         }
     }
 
-    /// The request in a copy whose take is recorded; garbage would come again for ever and ends here, visibly.
-    async fn shown(&self, copy: Delivery) -> Option<RoleRequest> {
-        match copy::request(self.endpoint.space(), &self.role, &copy.subject, &copy.payload) {
-            Ok((sender, message)) => Some(RoleRequest {
-                seq: copy.stream_seq,
-                sender,
-                role: self.role.clone(),
-                delivery: copy.delivered,
-                message,
-                body: copy.payload.clone(),
-                copy,
-            }),
-            Err(why) => {
-                let found_in = self.endpoint.space().svc_consumer(&self.role);
-                let reason = why.to_string();
-                self.endpoint.sink().notify(Notice::Rejected { found_in, reason });
-                answered(copy.term().await);
-                None
-            }
+    fn shown(&self, copy: Delivery, sender: Principal, message: Message) -> RoleRequest {
+        RoleRequest {
+            seq: copy.stream_seq,
+            sender,
+            role: self.role.clone(),
+            delivery: copy.delivered,
+            message,
+            body: copy.payload.clone(),
+            copy,
         }
+    }
+
+    /// Garbage would come again for ever; it ends here, visibly.
+    async fn refuse(&self, copy: Delivery, why: &Rejected) {
+        let found_in = self.endpoint.space().svc_consumer(&self.role);
+        self.endpoint.sink().notify(Notice::Rejected { found_in, reason: why.to_string() });
+        answered(copy.term().await);
     }
 
     /// Tells what is in the way, once, and lets some time pass. A daemon that went is looked for anew.

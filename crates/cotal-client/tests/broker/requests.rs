@@ -358,6 +358,35 @@ async fn a_garbled_request_is_not_shown_and_ends_visibly() {
     }
     let left = || async { god.connection.stream_state("TASK_main").await.unwrap().messages };
     eventually("an empty queue", left, |left| *left == 0).await;
+    // Nobody took it, so its alleged sender hears nothing of it.
+    let requests = alice.requests().await.unwrap();
+    assert_eq!(requests.iter().map(|r| r.seq).collect::<Vec<_>>(), [asked.seq]);
+    stopped(daemon).await;
+}
+
+#[tokio::test]
+async fn a_holder_outlives_its_broker_and_works_on() {
+    let mut mesh = Mesh::start().await;
+    let daemon = mesh.lane().await;
+    let (alice, bob) = pair(&mesh).await;
+    let mut holder = bob.holder().expect("a role");
+    let first = alice.ask(&role(), "before").await.unwrap();
+    let held = request(&mut holder).await;
+    assert_eq!(held.seq, first.seq);
+    let working = tokio::spawn(async move { holder.next().await });
+    mesh.kill_broker().await;
+    notice(&bob, |n| *n == Notice::Disconnected).await;
+    mesh.restart_broker().await;
+    notice(&alice, |n| *n == Notice::Reconnected).await;
+    notice(&bob, |n| *n == Notice::Reconnected).await;
+    let second = alice.ask(&role(), "after").await.unwrap();
+    let shown = timeout(SOON, working).await.expect("in time").unwrap().expect("a request");
+    assert_eq!((shown.seq, shown.text().as_str()), (second.seq, "after"));
+    held.ack().await.unwrap();
+    shown.ack().await.unwrap();
+    let god = God::of(&mesh).await;
+    let left = || async { god.connection.stream_state("TASK_main").await.unwrap().messages };
+    eventually("an empty queue", left, |left| *left == 0).await;
     stopped(daemon).await;
 }
 

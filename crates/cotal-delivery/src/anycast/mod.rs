@@ -175,3 +175,21 @@ fn too_busy(seq: u64) -> RegistryError {
     let why = format!("the record of request {seq} keeps changing; try again");
     RegistryError::refused(Code::Conflict, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn any_2_a_lane_that_does_not_serve_changes_no_record() {
+        let (keeper, gate) = crate::gate::gate();
+        let write = || may_write(&gate, || "a record".to_owned());
+        assert!(matches!(write(), Err(NatsError::Withheld { .. })));
+        keeper.set(Some(Instant::now() + Duration::from_secs(60)));
+        assert!(write().is_ok());
+        keeper.set(Some(Instant::now()));
+        assert!(matches!(write(), Err(NatsError::Withheld { .. })));
+    }
+}
