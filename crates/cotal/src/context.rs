@@ -27,6 +27,9 @@ pub const DEFAULT_SPACE: &str = "main";
 /// How long a connection gets to hand over what it still holds.
 pub const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
+/// A daemon with 100,000 rows is ready in two seconds; a busy machine gets more.
+const SERVING_WITHIN: Duration = Duration::from_secs(30);
+
 /// What every command is given.
 #[derive(Debug)]
 pub struct Context {
@@ -34,6 +37,8 @@ pub struct Context {
     pub out: Output,
     /// How logs are written.
     pub log_format: LogFormat,
+    /// How long a daemon that was started may take to serve.
+    pub serving_within: Duration,
     root_flag: Option<PathBuf>,
     registry: Option<MeshRegistry>,
 }
@@ -69,6 +74,7 @@ impl Context {
         Self {
             out: Output::from_process(),
             log_format: global.log_format,
+            serving_within: serving_within(),
             root_flag: global.root.clone(),
             registry: registry_path().map(MeshRegistry::new),
         }
@@ -233,6 +239,11 @@ pub fn first_space(mesh: &MeshFile) -> anyhow::Result<Space> {
 
 fn working_directory() -> anyhow::Result<PathBuf> {
     std::env::current_dir().context("the working directory cannot be read")
+}
+
+fn serving_within() -> Duration {
+    let told = std::env::var("COTAL_SERVING_WITHIN_MS").ok().and_then(|text| text.parse().ok());
+    told.map_or(SERVING_WITHIN, Duration::from_millis)
 }
 
 fn registry_path() -> Option<PathBuf> {

@@ -28,8 +28,17 @@ impl Foreground {
     }
 
     fn start(site: &Site) -> Self {
+        Self::start_with(site, &[])
+    }
+
+    fn start_with(site: &Site, env: &[(&str, &str)]) -> Self {
         let mut command = site.command(&["up", "--server-port", "0"]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .envs(env.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said = Arc::new(Mutex::new(String::new()));
         let sink = Arc::clone(&said);
@@ -137,6 +146,41 @@ fn lif_9_a_replacement_that_is_still_starting_is_stopped_for_good() {
     assert_eq!(up.ended(), 1);
     assert_eq!(up.said().matches("restarting it").count(), 1, "{}", up.said());
     assert!(!site.path(launched).exists() && !site.path("main/delivery.creds").exists());
+}
+
+#[test]
+fn lif_9_a_replacement_that_does_not_bind_gets_the_warning_of_the_start() {
+    let site = Site::new();
+    let mut up = Foreground::start_with(&site, &[("COTAL_SERVING_WITHIN_MS", "5000")]);
+    up.says("The mesh is up");
+    // A broker that does not answer keeps the replacement at its dial until it is paused itself.
+    signal(site.broker(), Signal::STOP);
+    let died = kill_daemon(&site);
+    let launched = "delivery.main.launched.pid";
+    let is_new = |pid: u32| pid != died && is_alive(pid);
+    wait_until("the replacement", || site.read(launched).trim().parse().is_ok_and(is_new));
+    let replacement = site.pid(launched);
+    signal(replacement, Signal::STOP);
+    signal(site.broker(), Signal::CONT);
+    up.says("the delivery daemon runs, and does not serve (its responder is not bound)");
+    assert!(!up.said().contains("running again"), "{}", up.said());
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(replacement));
+}
+
+#[test]
+fn lif_10_a_broker_that_exits_while_the_stop_runs_does_not_cut_it_short() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    let (broker, daemon) = (site.broker(), site.daemon());
+    signal(broker, Signal::STOP);
+    signal(up.child.id(), Signal::INT);
+    wait_until("the stop", || site.read("delivery.main.log").contains("received SIGTERM"));
+    signal(broker, Signal::KILL);
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(daemon) && !site.path("main/delivery.creds").exists());
+    assert!(up.said().contains("delivery daemon stopped"), "{}", up.said());
 }
 
 /// Slow (15 s): a daemon that never gets to run is killed when its grace is over.

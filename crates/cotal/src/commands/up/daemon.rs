@@ -17,9 +17,6 @@ use super::Up;
 use crate::context::own_program;
 use crate::exit::Exit;
 
-/// A daemon with 100,000 rows is ready in two seconds; a busy machine gets more.
-const SERVING_WITHIN: Duration = Duration::from_secs(30);
-
 /// The lease of a daemon that crashed stands for 30 s; the broker takes about a second to notice
 /// that a row has expired.
 pub(super) const LEASE_GONE_WITHIN: Duration = Duration::from_secs(32);
@@ -127,7 +124,7 @@ pub(super) async fn report(
     rail: &Rail,
 ) -> anyhow::Result<Report> {
     let pid = daemon.pid().unwrap_or_default();
-    Ok(match daemon.serving(rail, SERVING_WITHIN).await? {
+    Ok(match daemon.serving(rail, up.ctx.serving_within).await? {
         Started::Serving => {
             serving(up, space, pid);
             Report::Serving
