@@ -1,6 +1,7 @@
 //! `cargo xtask contracts`: which contracts are named by a test, and which by none.
 //!
-//! A contract is named by a test function whose name starts with its id: `fan_1_...` names FAN-1.
+//! A contract is named by a test function whose name starts with its id: `fan_1_...` names FAN-1. Several
+//! ids may stand there, with or without `and` between them.
 //! A test that is ignored names nothing, for it proves nothing.
 
 use std::collections::BTreeMap;
@@ -118,13 +119,15 @@ fn ledger() -> anyhow::Result<Ledger> {
 }
 
 fn assign(ledger: &mut Ledger, file: &Path, test: &str) -> anyhow::Result<()> {
-    let Some(id) = named_by(test) else {
-        return Ok(());
-    };
-    if let Some(tests) = ledger.get_mut(&id) {
-        tests.push(test.to_owned());
-    } else if ledger.keys().any(|known| known.area == id.area) {
-        bail!("{}: the test {test} names {id}, which contracts.txt does not list", file.display());
+    for id in named_by(test) {
+        if let Some(tests) = ledger.get_mut(&id) {
+            tests.push(test.to_owned());
+        } else if ledger.keys().any(|known| known.area == id.area) {
+            bail!(
+                "{}: the test {test} names {id}, which contracts.txt does not list",
+                file.display()
+            );
+        }
     }
     Ok(())
 }
@@ -160,13 +163,20 @@ fn function_name(line: &str) -> Option<&str> {
     name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
 }
 
-/// `fan_1_copies` names FAN-1; `fan_out` and `fan_1` name nothing.
-fn named_by(test: &str) -> Option<Id> {
-    let mut parts = test.splitn(3, '_');
-    let (area, number, rest) = (parts.next()?, parts.next()?, parts.next()?);
-    let number = number.parse().ok()?;
-    let is_area = area.len() == 3 && area.chars().all(|c| c.is_ascii_lowercase());
-    (is_area && !rest.is_empty()).then(|| Id { area: area.to_ascii_uppercase(), number })
+/// `fan_1_copies` names FAN-1, `crd_2_and_crd_4_moves` both; `fan_out` and `fan_1` name nothing.
+fn named_by(test: &str) -> Vec<Id> {
+    let mut words: Vec<&str> = test.split('_').collect();
+    let mut ids = Vec::new();
+    loop {
+        let rest = if words.first() == Some(&"and") { &words[1..] } else { &words[..] };
+        let [area, number, next, ..] = rest else { break };
+        let is_area =
+            !next.is_empty() && area.len() == 3 && area.chars().all(|c| c.is_ascii_lowercase());
+        let Some(number) = number.parse().ok().filter(|_| is_area) else { break };
+        ids.push(Id { area: area.to_ascii_uppercase(), number });
+        words = rest[2..].to_vec();
+    }
+    ids
 }
 
 fn read_ids(path: &Path) -> anyhow::Result<Vec<Id>> {
@@ -218,10 +228,12 @@ mod tests {
 
     #[test]
     fn only_the_whole_number_is_named() {
-        assert_eq!(named_by("fan_1_copies_to_members"), Some(id("FAN-1")));
-        assert_eq!(named_by("rdr_12_narrowed"), Some(id("RDR-12")));
+        assert_eq!(named_by("fan_1_copies_to_members"), [id("FAN-1")]);
+        assert_eq!(named_by("rdr_12_narrowed"), [id("RDR-12")]);
+        assert_eq!(named_by("crd_2_and_crd_4_moves"), [id("CRD-2"), id("CRD-4")]);
+        assert_eq!(named_by("lse_4_lse_5_quoted"), [id("LSE-4"), id("LSE-5")]);
         for name in ["fan_1", "fan_out_is_fair", "fan_1_", "lanes_1_x", "a_paused_server"] {
-            assert_eq!(named_by(name), None, "{name}");
+            assert!(named_by(name).is_empty(), "{name}");
         }
     }
 
