@@ -2,7 +2,7 @@
 //! broker's answer back while the world changes (MEM-3, MEM-4).
 
 use cotal_delivery::Lane;
-use cotal_testkit::{God, Mesh, Peer, Proxy, serving};
+use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, serving};
 use cotal_wire::Channel;
 use cotal_wire::control::{Code, Reply};
 use cotal_wire::names::{Bucket, DELIVERY, member_key};
@@ -48,7 +48,10 @@ impl Stage {
         tokio::join!(Box::pin(asked), Box::pin(held)).0.expect("an answer")
     }
 
+    /// Once it stands: what the daemon said may be overtaken on its way through the proxy.
     async fn delete_row(&self) {
+        let row = || self.god.member(TEAM, &self.bob.lifecycle);
+        eventually("a row to delete", row, Option::is_some).await;
         let key = member_key(&Channel::parse(TEAM).expect("a channel"), &self.bob.lifecycle);
         self.god.kv(Bucket::Members).delete(&key, None).await.expect("a deleted row");
     }
