@@ -100,5 +100,6 @@ async fn evc_4_a_connection_id_that_a_caller_supplies_selects_nothing() {
     let data = reply.expect("an answer").data.expect("an eviction");
     let eviction: Eviction = serde_json::from_value(data).expect("an eviction");
     assert_eq!(eviction.kicked, 0);
+    carol.connection.round_trip().await.expect("a connection");
     assert_eq!(carol.connection.state().borrow().drops, drops, "carol was not touched");
 }

@@ -112,6 +112,9 @@ async fn inv_6_a_retirement_that_dies_after_any_recorded_step_is_finished_by_the
         }
         drop(retirement);
         bob.is_held(&agents).await;
+        let taken_up = agents.begin_retirement(&bob.name).await.expect("a retirement");
+        assert_eq!(taken_up.done(), last, "what was done is on disk");
+        drop(taken_up);
         let narrow = agents.narrow(&bob.name, &[]).await.expect_err("it is being retired");
         assert!(matches!(narrow, ManagerError::Retiring(_)), "{last:?}: {narrow}");
         agents.retire(&bob.name).await.unwrap_or_else(|e| panic!("after {last:?}: {e}"));
@@ -248,6 +251,52 @@ async fn inv_6_a_daemon_that_comes_within_the_wait_is_asked_again() {
     let bob = name("bob");
     let (retired, _lane) = tokio::join!(agents.retire(&bob), mesh.lane());
     retired.expect("it was asked again");
+}
+
+/// Somebody else says that it is bob, under a key that the retirement does not know.
+async fn twin(mesh: &Mesh) -> Connection {
+    let key = cotal_trust::UserKey::generate();
+    let now = cotal_manager::clock::unix_seconds();
+    let spec = cotal_trust::UserSpec {
+        name: "twin",
+        key: &key,
+        tags: vec!["principal:local.bob".to_owned()],
+        permissions: cotal_wire::permissions::Permissions {
+            pub_allow: vec!["x".to_owned()],
+            sub_allow: vec!["x".to_owned()],
+            ..Default::default()
+        },
+        issued_at: now,
+        expires_at: Some(now + 600),
+    };
+    let minted = cotal_trust::mint_user(mesh.authority().account().keys(), &spec);
+    mesh.connect(minted.expect("a credential").creds.expose()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_6_the_name_stays_held_until_the_eviction_is_verified() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let agents = agents(&mesh).await;
+    let bob = Victim::join(&mesh, "bob").await;
+    let twin = twin(&mesh).await;
+    let mut retirement = agents.begin_retirement(&bob.name).await.expect("a retirement");
+    while retirement.done() != Done::Inventoried {
+        retirement.step().await.expect("a step");
+    }
+    let answers = format!("{}.reply.*", mesh.space().ctl_all("delivery-admin"));
+    let mut answers = god.connection.subscribe(answers, None).await.expect("a subscription");
+    tokio::select! {
+        done = retirement.step() => panic!("a connection remains, and yet: {done:?}"),
+        answer = answers.next() => {
+            let answer = String::from_utf8_lossy(&answer.expect("an answer").payload).into_owned();
+            assert!(answer.contains("\"verifiedGone\":false"), "{answer}");
+        }
+    }
+    drop(retirement);
+    bob.is_held(&agents).await;
+    twin.close(std::time::Duration::from_secs(5)).await;
+    agents.retire(&bob.name).await.expect("it goes on");
+    is_gone(&mesh, &god, &bob).await;
 }
 
 /// As the messages about it say.

@@ -147,26 +147,33 @@ async fn rdr_5_a_failed_delete_leaves_the_entry_pending_and_it_is_retried() {
     assert!(god.entries(&bob.lifecycle).await.is_empty());
 }
 
+/// It is gone when the daemon's own delete comes to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
-    let (mesh, _lane, alice, god) = start().await;
+    let mesh = Mesh::start().await;
+    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
+    let mut options = mesh.lane_options();
+    options.server = proxy.url();
+    let _lane = serving(Lane::start(options)).await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
-    god.set_acl(&bob.lifecycle, &["team.>"]).await;
-    // No ACL row: the entry waits in the reader, with its content in the daemon's hands.
-    let row = god.acl(&bob.lifecycle).await;
-    god.kv(Bucket::Acl).delete(&bob.lifecycle.dotted(), None).await.expect("deleted");
-    alice.post(TEAM, "m", &[]).await;
-    let manager = Supervisor::of(&mesh).await;
-    eventually("the entry waits", || manager.status(), |status| status.waiting == 1).await;
-    let entry = god.entries(&bob.lifecycle).await.remove(0);
-    god.put_acl(&bob.lifecycle, &row).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "late", &[]).await;
+    god.wait_for_entries(1).await;
     bury(&god, &bob.lifecycle).await;
-    god.connection
-        .delete_message(&mesh.space().inbox_stream(), entry.seq)
-        .await
-        .expect("a deleted entry");
-    god.wait_until_settled(READER).await;
+    proxy.stall_at("$JS.API.STREAM.MSG.DELETE.INBOX_main");
+    god.resume(READER).await;
+    proxy.stalled().await;
+    let entry = god.entries(&bob.lifecycle).await.remove(0);
+    let deleted = god.connection.delete_message(&mesh.space().inbox_stream(), entry.seq).await;
+    deleted.expect("a deleted entry");
+    proxy.heal();
+    let manager = Supervisor::of(&mesh).await;
+    let ended = |status: &cotal_wire::control::DeliveryStatus| status.denied == 1;
+    let status = eventually("it is ended", || manager.status(), ended).await;
+    assert_eq!(status.waiting, 0, "it waits for a delete that was done already");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -354,6 +361,14 @@ async fn inv_5_a_retired_agent_is_gone_for_good_and_its_successor_inherits_nothi
     heir.join(TEAM).await;
     alice.post(TEAM, "new", &[]).await;
     assert_eq!(heir.receive(1).await, ["new"]);
+
+    // Not even a row that says otherwise brings it back.
+    let row = god.acl(&heir.lifecycle).await;
+    god.put_acl(&bob.lifecycle, &row).await;
+    let args = json!({ "channel": TEAM, "lifecycleUid": bob.lifecycle.uid });
+    let back = heir.control(DELIVERY, "durableJoin", args).await.expect("an answer");
+    assert_eq!(back.code, Some(Code::Retired), "{back:?}");
+    assert!(god.member(TEAM, &bob.lifecycle).await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

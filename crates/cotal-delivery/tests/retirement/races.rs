@@ -74,6 +74,20 @@ async fn mem_3_a_row_that_was_written_before_the_acl_was_narrowed_is_removed_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mem_3_a_join_of_a_channel_that_is_not_allowed_writes_nothing() {
+    let stage = Stage::start().await;
+    let rows = "$KV.cotal_members_main.>";
+    let mut rows = stage.god.connection.subscribe(rows, None).await.expect("a subscription");
+    let args = json!({ "channel": "ops" });
+    let reply = stage.bob.control(DELIVERY, "durableJoin", args).await.expect("an answer");
+    assert_eq!(reply.code, Some(Code::Denied), "{reply:?}");
+    // What was written before this join would have come before its row.
+    assert!(stage.bob.join(TEAM).await.durable);
+    let first = rows.next().await.expect("a row");
+    assert!(first.subject.contains(TEAM), "written: {}", first.subject);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn mem_4_an_activation_does_not_bring_a_deleted_row_back() {
     let stage = Stage::start().await;
     let deleted = stage.delete_row();
