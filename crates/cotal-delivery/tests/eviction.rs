@@ -99,6 +99,9 @@ async fn evc_4_a_connection_id_that_a_caller_supplies_selects_nothing() {
     let data = reply.expect("an answer").data.expect("an eviction");
     let eviction: Eviction = serde_json::from_value(data).expect("an eviction");
     assert_eq!(eviction.kicked, 0);
+    // The broker takes kicks and scans in order, so by then a kick has shown.
+    let live = liveness(&manager, "local.carol").await;
+    assert_eq!(live.state, cotal_wire::control::LiveState::Live);
     carol.connection.round_trip().await.expect("a connection");
     assert_eq!(carol.connection.client_id(), cid, "carol was not touched");
 }
