@@ -26,6 +26,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const PAGE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked connection may take to leave the census.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a kicked client may take to be back: a scan in between would see nothing.
+const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Between two scans that wait for kicked connections to leave.
 const RESCAN: Duration = Duration::from_millis(100);
 /// Scans that are begun again because connections came or went meanwhile.
@@ -184,6 +186,7 @@ impl Scanner {
         wanted: &BTreeSet<&Principal>,
     ) -> Result<Scan, ScanError> {
         let deadline = tokio::time::Instant::now() + GONE_WITHIN;
+        tokio::time::sleep(BACK_WITHIN).await;
         loop {
             let scan = self.scan(observer).await?;
             let stay = scan.seen.iter().any(|seen| is_of(seen, wanted));
@@ -195,9 +198,12 @@ impl Scanner {
         }
     }
 
+    /// The broker takes no kick that wants no answer. The answer proves nothing, so nobody waits for it.
     async fn kick(&self, evictor: &Connection, target: &Seen) {
         let body = json!({ "cid": target.cid }).to_string();
-        let kicked = evictor.publish(sys::kick(&target.server), None, body.into()).await;
+        let reply = format!("{}.kick", evictor.inbox_prefix());
+        let subject = sys::kick(&target.server);
+        let kicked = evictor.publish_with_reply(subject, reply, None, body.into()).await;
         let flushed = evictor.flush().await;
         if let Err(error) = kicked.and(flushed) {
             warn!(space = %self.space, %error, cid = target.cid, "a connection could not be kicked");

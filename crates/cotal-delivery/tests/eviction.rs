@@ -60,9 +60,12 @@ async fn evc_3_a_kick_is_never_success_a_scan_that_sees_nothing_is() {
     let bob = mesh.peer("bob", &["a"], &[]).await;
 
     // The client redials within milliseconds: kicked, and yet not gone.
+    let cid = bob.connection.client_id();
     let undone = evict(&manager, "local.bob").await;
     assert_eq!((undone.kicked, undone.verified_gone, undone.scan_complete), (1, false, true));
     assert!(undone.remaining >= 1);
+    bob.connection.round_trip().await.expect("a connection");
+    assert_ne!(bob.connection.client_id(), cid, "it is another connection than the one kicked");
 
     bob.connection.close(std::time::Duration::from_secs(5)).await;
     let gone = evict(&manager, "local.bob").await;
