@@ -116,11 +116,15 @@ impl Intake {
             Ok(_) => {}
             Err(error @ NatsError::Denied { .. }) => return Err(error.into()),
             Err(error) if error.is_conflict() => {
-                self.remove_stranger().await;
+                warn!(space = %self.space, consumer = self.consumer, "another consumer stands in its place; it is removed");
+                self.remove().await;
                 return Ok(false);
             }
             Err(error) => {
                 warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                if matches!(error, NatsError::Refused { .. }) {
+                    self.remove().await;
+                }
                 tokio::time::sleep(AGAIN).await;
                 return Ok(false);
             }
@@ -132,13 +136,16 @@ impl Intake {
         Ok(true)
     }
 
-    /// Somebody made another consumer in place of the one that vanished. It begins elsewhere, so
-    /// reading on from it could skip messages.
-    async fn remove_stranger(&self) {
-        warn!(space = %self.space, consumer = self.consumer, "another consumer stands in its place; it is removed");
-        if let Err(error) = self.connection.delete_consumer(&self.stream, &self.consumer).await {
-            warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
-            tokio::time::sleep(AGAIN).await;
+    /// Removes what stands in the place of the consumer that vanished. Another one begins elsewhere, so
+    /// reading on from it could skip messages; one that was made while the broker still removed the
+    /// files of the one before is broken for good.
+    async fn remove(&self) {
+        match self.connection.delete_consumer(&self.stream, &self.consumer).await {
+            Ok(()) | Err(NatsError::Absent { .. }) => {}
+            Err(error) => {
+                warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 }
