@@ -5,6 +5,7 @@ use cotal_nats::{Connection, Delivery, Gather, NatsError, PullConsumer, PullErro
 use cotal_wire::Space;
 use cotal_wire::streams::ConsumerConfig;
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{error, warn};
 
 use crate::fanout::log_failure;
@@ -24,8 +25,9 @@ pub(crate) struct Intake {
     options: PullOptions,
     pull: PullConsumer,
     /// How the consumer is made again, while it is missing. Kept until that is done, so that a
-    /// cancelled attempt is repeated and not contradicted.
-    missing: Option<ConsumerConfig>,
+    /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is still
+    /// removing the files of the one that vanished, and answers to that one are still on their way.
+    missing: Option<(ConsumerConfig, Instant)>,
     /// Taken while the lane did not serve. Kept here, so that a cancelled call loses nothing.
     held: Vec<Delivery>,
 }
@@ -69,10 +71,11 @@ impl Intake {
             if !self.held.is_empty() {
                 return Ok(std::mem::take(&mut self.held));
             }
-            if let Some(config) = self.missing.clone()
-                && !self.create_again(&config).await?
-            {
-                continue;
+            if let Some((config, at)) = self.missing.clone() {
+                tokio::time::sleep_until(at).await;
+                if !self.create_again(&config).await? {
+                    continue;
+                }
             }
             match self.pull.gather(max, LOOK, gather).await {
                 Ok(batch) if batch.is_empty() => return Ok(batch),
@@ -82,7 +85,7 @@ impl Intake {
                         space = %self.space, stream = self.stream, consumer = self.consumer,
                         "the consumer vanished under the daemon; it is created again"
                     );
-                    self.missing = Some(resume());
+                    self.missing = Some((resume(), Instant::now() + AGAIN));
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
