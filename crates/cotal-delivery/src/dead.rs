@@ -136,7 +136,10 @@ pub(crate) struct Parked(Known);
 impl Retrier {
     /// Follows the dead bucket and retries what falls due, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
-        let mut watch = watch_all(&self.book.kv).await?;
+        let mut watch = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            watch = watch_all(&self.book.kv) => watch?,
+        };
         loop {
             let due = self.parked.values().map(|parked| parked.0.row.next_at).min();
             let wait = due.map_or(LOOK_EVERY, |at| {

@@ -144,6 +144,8 @@ pub(crate) struct Keeper {
     standing: watch::Sender<Standing>,
     ready: watch::Sender<bool>,
     state: watch::Receiver<ConnState>,
+    /// What the rules were told of the connection last; a redial may be over before they hear of it.
+    connected: bool,
     watch: Option<Watch>,
 }
 
@@ -198,6 +200,7 @@ pub(crate) fn lease(
         standing,
         ready,
         state: connection.state(),
+        connected: true,
         watch: None,
     };
     (Lease { inputs: sender, standing: seen, ready: is_ready }, keeper)
@@ -288,8 +291,10 @@ impl Keeper {
                     *asked = None;
                     return input;
                 }
-                Event::Connection(true) => return Input::Connected,
-                Event::Connection(false) => return Input::Disconnected,
+                Event::Connection(connected) => {
+                    self.connected = connected;
+                    return if connected { Input::Connected } else { Input::Disconnected };
+                }
                 Event::Due => return Input::Tick,
                 Event::Watched(event) => {
                     if let Some(input) = self.watched(event) {
@@ -305,12 +310,12 @@ impl Keeper {
             .rules
             .deadline()
             .map(|at| Duration::from_millis(at.saturating_sub(self.now()).max(0).unsigned_abs()));
-        let connected = self.state.borrow().is_connected();
+        let told = self.connected;
         tokio::select! {
             biased;
             Some(input) = self.inputs.recv() => Event::Input(input),
             input = answer_of(asked) => Event::Answered(input),
-            Ok(state) = self.state.wait_for(|s| s.is_connected() != connected) => {
+            Ok(state) = self.state.wait_for(|s| s.is_connected() != told) => {
                 Event::Connection(state.is_connected())
             }
             event = next_of(&mut self.watch) => Event::Watched(event),
