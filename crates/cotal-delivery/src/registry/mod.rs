@@ -132,7 +132,7 @@ impl Registry {
             JoinStep::Write(write) => {
                 let seen = self.view.expect_member(key);
                 let revision = self.write(key, &write, tombstone).await?;
-                self.confirm(key, channel, member, revision).await?;
+                self.confirm(key, channel, member, write.row.generation, revision).await?;
                 let seen = self.seen(seen, revision).await?;
                 let membership = Membership::of(&write.row, revision);
                 self.activate(key, channel, member, membership, seen).await
@@ -146,6 +146,7 @@ impl Registry {
         key: &str,
         channel: &Channel,
         member: &Lifecycle,
+        generation: u64,
         revision: u64,
     ) -> Result<(), RegistryError> {
         let acl = self.read_acl(member).await;
@@ -153,22 +154,41 @@ impl Registry {
         match verdict {
             Ok(AfterWrite::Keep) => Ok(()),
             Ok(AfterWrite::Remove(refusal)) => {
-                self.remove(key, revision).await;
+                self.remove(key, channel, member, generation, revision).await;
                 Err(RegistryError::Refused(refusal))
             }
             Err(error) => {
-                self.remove(key, revision).await;
+                self.remove(key, channel, member, generation, revision).await;
                 Err(error)
             }
         }
     }
 
-    async fn remove(&self, key: &str, revision: u64) {
-        match self.view.kv(Feed::Members).delete(key, Some(revision)).await {
-            Ok(_) => {}
-            Err(error) if error.is_conflict() => {}
-            Err(error) => {
-                warn!(space = %self.space, %error, "a refused join's row stays until it is read");
+    /// Takes a refused join's row back, also when a leave has closed it meanwhile. A rejoin looks at
+    /// the ACL itself.
+    async fn remove(
+        &self,
+        key: &str,
+        channel: &Channel,
+        member: &Lifecycle,
+        generation: u64,
+        mut revision: u64,
+    ) {
+        for _ in 0..ROUNDS {
+            match self.view.kv(Feed::Members).delete(key, Some(revision)).await {
+                Ok(_) => return,
+                Err(error) if error.is_conflict() => {
+                    match self.read_row(key, channel, member).await {
+                        Ok((Some(row), _)) if row.generation == generation => {
+                            revision = row.revision;
+                        }
+                        _ => return,
+                    }
+                }
+                Err(error) => {
+                    warn!(space = %self.space, %error, "a refused join's row stays until it is read");
+                    return;
+                }
             }
         }
     }
@@ -312,7 +332,7 @@ impl Registry {
         };
         let acl = self.read_acl(member).await?;
         if let AfterWrite::Remove(refusal) = rules::after_write(Acl::of(acl.as_ref()), channel) {
-            self.remove(&key, row.revision).await;
+            self.remove(&key, channel, member, row.generation, row.revision).await;
             return Err(RegistryError::Refused(refusal));
         }
         let seen = Seen { revision: row.revision, routed: u64::MAX };

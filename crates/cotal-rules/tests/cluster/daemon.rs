@@ -6,7 +6,9 @@ use cotal_rules::membership::{
     ActivateStep, AfterWrite, Change, JoinStep, LeaveStep, Write, activate, after_write, join,
     leave, needs_fence,
 };
-use cotal_rules::{Applied, DenyReason, Directory, Membership, Plan, Post, Verdict, plan, verdict};
+use cotal_rules::{
+    Acl, Applied, DenyReason, Directory, Membership, Plan, Post, Verdict, plan, verdict,
+};
 use cotal_wire::envelope::Reason;
 use cotal_wire::names::{member_key, parse_member_key};
 use cotal_wire::{Channel, Lifecycle};
@@ -21,9 +23,9 @@ pub(crate) enum Running {
     /// The ACL allows it; the row is to be written.
     Allowed { write: Write },
     /// The row is written; the ACL is to be read once more.
-    Written { channel: Channel, member: Lifecycle, generation: u64, revision: u64 },
+    Written { channel: Channel, member: Lifecycle, generation: u64 },
     /// The ACL does not cover it any more; the row is to be removed.
-    Condemned { channel: Channel, member: Lifecycle, revision: u64 },
+    Condemned { channel: Channel, member: Lifecycle, generation: u64 },
     /// The row stands; catch-up is to do.
     Standing { channel: Channel, member: Lifecycle, generation: u64 },
     /// Caught up; the row is to be activated.
@@ -212,6 +214,13 @@ impl Daemon {
         !self.fenced.contains(member) && !self.is_busy_with(member)
     }
 
+    /// Whose rows a crash now leaves without their second look at the ACL.
+    pub(crate) fn unseen(&self) -> impl Iterator<Item = Lifecycle> {
+        let unseen =
+            |r: &&Running| matches!(r, Running::Written { .. } | Running::Condemned { .. });
+        self.running.iter().filter(unseen).map(Running::member)
+    }
+
     pub(crate) fn is_busy_with(&self, member: &Lifecycle) -> bool {
         self.running.iter().any(|running| running.member() == *member)
     }
@@ -225,7 +234,8 @@ impl Daemon {
     }
 
     pub(crate) fn start_leave(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
-        if !self.has_turn(member) {
+        // A retired lifecycle is refused before anything is read.
+        if !self.has_turn(member) || matches!(space.acl(member), Acl::Retired) {
             return;
         }
         let current = space.read_member(channel, member);
@@ -241,8 +251,8 @@ impl Daemon {
         let half = space.read_member(channel, member).filter(|r| r.is_open() && !r.activated);
         if let Some(row) = half {
             let (channel, member) = (channel.clone(), member.clone());
-            let (generation, revision) = (row.generation, row.revision);
-            self.running.push(Running::Written { channel, member, generation, revision });
+            let generation = row.generation;
+            self.running.push(Running::Written { channel, member, generation });
         }
     }
 
@@ -273,19 +283,23 @@ impl Daemon {
                 }
             }
             Running::Allowed { write } => {
-                let revision = self.write(space, &write)?;
+                self.write(space, &write).then_some(())?;
                 let (channel, member) = (write.row.channel.clone(), write.row.member());
                 let generation = write.row.generation;
-                Some(Running::Written { channel, member, generation, revision })
+                Some(Running::Written { channel, member, generation })
             }
-            Running::Written { channel, member, generation, revision } => {
+            Running::Written { channel, member, generation } => {
                 Some(match after_write(space.acl(&member), &channel) {
                     AfterWrite::Keep => Running::Standing { channel, member, generation },
-                    AfterWrite::Remove(_) => Running::Condemned { channel, member, revision },
+                    AfterWrite::Remove(_) => Running::Condemned { channel, member, generation },
                 })
             }
-            Running::Condemned { channel, member, revision } => {
-                space.remove_member(&channel, &member, revision);
+            Running::Condemned { channel, member, generation } => {
+                // By the revision of whatever a leave made of it meanwhile.
+                let row = space.read_member(&channel, &member);
+                if let Some(row) = row.filter(|row| row.generation == generation) {
+                    space.remove_member(&channel, &member, row.revision);
+                }
                 None
             }
             Running::Standing { channel, member, generation } => {
@@ -299,10 +313,10 @@ impl Daemon {
     }
 
     /// By revision; a conflict ends the change, and whoever asked for it begins again.
-    fn write(&self, space: &mut Space, write: &Write) -> Option<u64> {
+    fn write(&self, space: &mut Space, write: &Write) -> bool {
         let member = write.row.member();
         assert!(!self.read.contains(&member), "{member:?} is written after its inventory");
-        space.write_member(write).then_some(space.log.len() as u64)
+        space.write_member(write)
     }
 
     /// Copies (join, fence]. The fence is read after the watch applied the row.
