@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use cotal_delivery::Lane;
-use cotal_testkit::{God, Mesh, Peer, eventually};
+use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, logged};
 use cotal_wire::names::{FANOUT, READER};
 
 const TEAM: &str = "team.backend";
@@ -139,4 +139,28 @@ async fn rdr_3_a_member_that_dies_before_its_ack_gets_the_copy_again() {
     };
     eventually("everything is acked", info, done).await.expect("the consumer");
     carol.receives_nothing().await;
+}
+
+/// The broker has given the post to a connection that drops before it is read, as a move onto a renewed
+/// credential can do. It comes again within seconds, not after the ack wait of a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_3_what_was_on_its_way_when_a_connection_dropped_comes_back_soon() {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let mut options = mesh.lane_options();
+    options.server = proxy.url();
+    let _lane = mesh.serve(options).await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    assert!(bob.join(TEAM).await.durable);
+    alice.post(TEAM, "before", &[]).await;
+    assert_eq!(bob.receive(1).await, ["before"]);
+    proxy.stall();
+    alice.post(TEAM, "on its way", &[]).await;
+    proxy.holds("on its way").await;
+    proxy.cut();
+    let dropped = || async { logged(&["the broker connection dropped"]).len() };
+    eventually("the drop", dropped, |lines| *lines > 0).await;
+    proxy.heal();
+    assert_eq!(bob.receive(1).await, ["on its way"]);
 }

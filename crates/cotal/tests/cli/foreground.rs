@@ -303,3 +303,19 @@ fn lif_11_down_signals_no_other_program_and_clears_its_record() {
     // Nothing named the daemon any more, so it ends by itself once the broker is gone.
     wait_until("the daemon's end", || !is_alive(daemon));
 }
+
+#[test]
+fn crd_2_a_manager_that_dies_under_a_foreground_up_is_started_again() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    up.says("renews what the daemon runs on");
+    let manager = site.pid("manager.main.pid");
+    signal(manager, Signal::KILL);
+    let again =
+        || site.read("manager.main.pid").trim().parse().is_ok_and(|pid: u32| pid != manager);
+    wait_until("another manager", again);
+    let manager = site.pid("manager.main.pid");
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.ended(), 0);
+    assert!(!is_alive(manager), "the manager outlives its mesh");
+}

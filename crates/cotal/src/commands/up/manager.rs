@@ -14,8 +14,8 @@ use crate::context::own_program;
 /// A manager waits for the daemon's rail for a minute at most (ADM-4), and for its predecessor for
 /// a quarter of one.
 const READY_WITHIN: Duration = Duration::from_secs(80);
-/// A day of life leaves time.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// A day of life leaves time, and a look is cheap.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Sees to it that the space's manager runs, and says whether it does.
 pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result<bool> {
