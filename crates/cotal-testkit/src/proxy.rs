@@ -252,7 +252,8 @@ async fn pass(
                 }
             }
         }
-        if to.write_all(&bytes).await.is_err() {
+        // What was held when the line was cut never arrives.
+        if *line.borrow() == Line::Cut || to.write_all(&bytes).await.is_err() {
             return;
         }
     }
