@@ -74,6 +74,21 @@ async fn mem_3_a_row_that_was_written_before_the_acl_was_narrowed_is_removed_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mem_3_a_refused_joins_row_goes_also_when_a_leave_has_closed_it_meanwhile() {
+    let stage = Stage::start().await;
+    let meanwhile = async {
+        stage.god.set_acl(&stage.bob.lifecycle, &[]).await;
+        let row = || stage.god.member(TEAM, &stage.bob.lifecycle);
+        let (mut row, _) = eventually("a row", row, Option::is_some).await.expect("a row");
+        row.leave_cursor = Some(row.join_cursor);
+        stage.god.put_member(&row).await;
+    };
+    let reply = stage.ask("durableJoin", json!({ "channel": TEAM }), WRITES, meanwhile).await;
+    assert_eq!(reply.code, Some(Code::Denied), "{reply:?}");
+    assert!(!stage.has_row().await, "a row that no inventory showed stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn mem_3_a_join_of_a_channel_that_is_not_allowed_writes_nothing() {
     let stage = Stage::start().await;
     let rows = "$KV.cotal_members_main.>";
