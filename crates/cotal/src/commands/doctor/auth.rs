@@ -263,11 +263,10 @@ fn print(space: &SpaceAuth, ctx: &Context) -> anyhow::Result<()> {
 fn adopted(renewal: &Renewal, now: i64) -> String {
     use cotal_manager::Outcome;
     let ago = (now - renewal.at / 1_000).max(0);
-    let outcome = match &renewal.outcome {
-        Outcome::Adopted => "adopted".to_owned(),
-        Outcome::Skipped(why) => format!("not offered: {why}"),
-        Outcome::Refused(why) => format!("refused: {why}"),
-        Outcome::Unanswered(why) => format!("not answered: {why}"),
-    };
-    format!("{} {ago} s ago", plain(&outcome))
+    match &renewal.outcome {
+        Outcome::Adopted => format!("adopted {ago} s ago"),
+        Outcome::Skipped(why) => format!("skipped {ago} s ago: {}", plain(why)),
+        Outcome::Refused(why) => format!("refused {ago} s ago: {}", plain(why)),
+        Outcome::Unanswered(why) => format!("not answered {ago} s ago: {}", plain(why)),
+    }
 }
