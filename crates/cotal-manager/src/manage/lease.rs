@@ -1,8 +1,8 @@
 //! The lease of the one renewal owner of a space, and the row of each running manager.
 //!
 //! The lease prevents double work only: signing the same identity twice is harmless. So an owner
-//! counts as one while its row cannot have expired, and a write that was not answered is found again
-//! by its own incarnation.
+//! counts as one while its row cannot have expired, and a row that was left behind is found again by
+//! its identity, which one manager has at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,12 +107,13 @@ impl Keeper {
         }
     }
 
-    /// A row of this run that a lost answer left is taken up again; any other is somebody else's.
+    /// A row of this identity is taken up: a lost answer left it, or a predecessor that is verified
+    /// gone. Any other is somebody else's.
     async fn look(&mut self) {
         self.revision = None;
         let Ok(Some(entry)) = self.kv.get(RENEWAL_KEY).await else { return };
         let row = entry.live().and_then(|value| LeaseRow::parse(value).ok());
-        if row.is_some_and(|row| row.incarnation == self.row.incarnation) {
+        if row.is_some_and(|row| row.holder == self.row.holder) {
             self.revision = Some(entry.revision);
         }
     }

@@ -109,3 +109,35 @@ async fn one_manager_renews_a_space_by_the_renewal_lease() {
     let left = kv.get(RENEWAL_KEY).await.unwrap();
     assert!(left.is_none_or(|entry| entry.live().is_none()), "the lease is released");
 }
+
+/// The row of a manager that was killed stands for ten seconds; its successor is the same identity, and
+/// has proved it gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_7_a_restarted_manager_takes_up_the_lease_that_its_predecessor_left() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let _lane = mesh.lane().await;
+    let kv = bucket(&god.connection, mesh.space(), Bucket::Manager);
+    let first = Manager::start(options(&mesh)).await.unwrap();
+    let row = LeaseRow {
+        holder: first.principal().clone(),
+        incarnation: "killed".into(),
+        since: 0,
+        ready: true,
+    };
+    drop(first);
+    let row = serde_json::to_vec(&row).unwrap();
+    let left = kv.put(RENEWAL_KEY, row.into()).await.unwrap();
+    let running = Running::start(options(&mesh)).await;
+    // It was written over by revision, so it had not run out.
+    let stream = mesh.space().kv_stream(Bucket::Manager);
+    let subject = mesh.space().kv_subject(Bucket::Manager, RENEWAL_KEY);
+    let over = || async {
+        let stored = god.stored(&stream, &subject).await;
+        let headers = stored.first().and_then(|row| row.headers.clone());
+        headers.and_then(|h| h.get("Nats-Expected-Last-Subject-Sequence").map(ToString::to_string))
+    };
+    let left = left.to_string();
+    eventually("the lease is taken up", over, |seen| seen.as_ref() == Some(&left)).await;
+    running.stop().await;
+}
