@@ -13,10 +13,11 @@ use cotal_nats::{
     Bytes, ConnectOptions, Connection, CredsSource, Engine, Outgoing, TlsMode, Writer,
     WriterOptions,
 };
-use cotal_trust::{UserKey, UserSpec, mint_user};
+use cotal_trust::{UserKey, UserSpec, mint_profile, mint_user};
 use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket;
 use cotal_wire::permissions::Permissions;
+use cotal_wire::profile::Profile;
 use cotal_wire::rows::{AclRow, MemberRow, MemberState};
 use cotal_wire::{Channel, ChannelPattern, Lifecycle, Space, names};
 use cotal_workspace::{Durability, FileStore, MeshFile, Mode, Root};
@@ -154,6 +155,17 @@ impl Ground {
     /// A bare connection with all rights.
     pub(crate) fn raw(&self) -> anyhow::Result<crate::raw::Raw> {
         crate::raw::Raw::connect(&self.url, &Creds::parse(&all_rights(&self.authority)?)?)
+    }
+
+    /// A bare connection with exactly the daemon's rights: the broker checks them on every message,
+    /// whoever sends it.
+    pub(crate) fn raw_as_daemon(&self) -> anyhow::Result<crate::raw::Raw> {
+        let key = UserKey::generate();
+        let profile = Profile::Delivery(key.principal()?);
+        let now = unix_seconds();
+        let account = self.authority.account();
+        let minted = mint_profile(account, &key, &profile, now, Some(now + LIFE))?;
+        crate::raw::Raw::connect(&self.url, &Creds::parse(minted.creds.expose())?)
     }
 
     /// Writes one open member row a member, in bulk.

@@ -22,7 +22,7 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
     let daemon = Daemon::start(&setup.daemon, &mesh, PRODUCT).await?;
     let (mut limit, mut product) = (mesh.ground(LIMIT).await?, mesh.ground(PRODUCT).await?);
     (limit.trace, product.trace) = (setup.trace, setup.trace);
-    let mut pair = (limit.raw()?, limit.raw()?);
+    let mut pair = (limit.raw_as_daemon()?, limit.raw_as_daemon()?);
     let mut poster = product.raw()?;
     let mut round = 0;
     let wanted =
