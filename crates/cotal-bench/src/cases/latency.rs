@@ -25,6 +25,9 @@ const EVERY: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The median may be this much over the limit, for ten copies instead of one and the decisions.
 const GOAL: f64 = 0.25;
+/// The hundredth worst of a few hundred on a shared machine moves by half from run to run, so its own
+/// bound is wider.
+const TAIL_GOAL: f64 = 0.15;
 
 const LIMIT: &str = "limit";
 const PRODUCT: &str = "product";
@@ -53,7 +56,7 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
         }
     }
     report.add(Case::cost("latency/p50", &of_limit.0, &of_product.0, GOAL, "ms"));
-    report.add(Case::cost("latency/p99", &of_limit.1, &of_product.1, GOAL, "ms"));
+    report.add(Case::cost("latency/p99", &of_limit.1, &of_product.1, TAIL_GOAL, "ms"));
     daemon.stop().await?;
     mesh.stop().await
 }
