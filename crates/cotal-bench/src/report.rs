@@ -28,15 +28,7 @@ impl Case {
         goal: f64,
         unit: &'static str,
     ) -> Self {
-        let ratios: Vec<f64> = product.iter().zip(limit).map(|(p, l)| p / l).collect();
-        Self {
-            name: name.into(),
-            limit: median(limit),
-            product: median(product),
-            ratio: median(&ratios),
-            goal,
-            unit,
-        }
+        Self::of(name.into(), limit, product, |limit, product| product / limit, goal, unit)
     }
 
     /// A case in which less is better.
@@ -47,15 +39,21 @@ impl Case {
         goal: f64,
         unit: &'static str,
     ) -> Self {
-        let ratios: Vec<f64> = product.iter().zip(limit).map(|(p, l)| l / p).collect();
-        Self {
-            name: name.into(),
-            limit: median(limit),
-            product: median(product),
-            ratio: median(&ratios),
-            goal,
-            unit,
-        }
+        Self::of(name.into(), limit, product, |limit, product| limit / product, goal, unit)
+    }
+
+    /// The ratio is taken round by round, because both sides of a round met the same machine.
+    fn of(
+        name: String,
+        limit: &[f64],
+        product: &[f64],
+        ratio: impl Fn(f64, f64) -> f64,
+        goal: f64,
+        unit: &'static str,
+    ) -> Self {
+        let ratios: Vec<f64> = limit.iter().zip(product).map(|(l, p)| ratio(*l, *p)).collect();
+        let (limit, product, ratio) = (median(limit), median(product), median(&ratios));
+        Self { name, limit, product, ratio, goal, unit }
     }
 
     fn holds(&self) -> bool {

@@ -52,16 +52,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let root = ctx.root()?;
-    let mesh = MeshFile::load(&root)?;
-    let space = match (&args.mesh.space, &mesh) {
-        (Some(space), _) => space.clone(),
-        (None, Some(mesh)) => first_space(mesh)?,
-        (None, None) => return Err(Failure::new(Exit::Usage, "name the space: --space").into()),
-    };
-    let recorded = ctx.recorded(&space)?;
-    let named = args.mesh.server.as_deref();
-    let (server, tls) = broker(&space, named, recorded.as_ref(), mesh.as_ref())?;
+    let Place { root, space, server, tls } = place(&args.mesh, ctx)?;
     let log = root.delivery_log(&Segment::from(&space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
@@ -80,9 +71,31 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     }
 }
 
+/// Where a process of one space runs.
+pub(super) struct Place {
+    pub(super) root: Root,
+    pub(super) space: Space,
+    pub(super) server: String,
+    pub(super) tls: TlsMode,
+}
+
+/// The root, the space that was named or else the root's first, and the broker of it.
+pub(super) fn place(args: &MeshArgs, ctx: &Context) -> anyhow::Result<Place> {
+    let root = ctx.root()?;
+    let mesh = MeshFile::load(&root)?;
+    let space = match (&args.space, &mesh) {
+        (Some(space), _) => space.clone(),
+        (None, Some(mesh)) => first_space(mesh)?,
+        (None, None) => return Err(Failure::new(Exit::Usage, "name the space: --space").into()),
+    };
+    let recorded = ctx.recorded(&space)?;
+    let (server, tls) = broker(&space, args.server.as_deref(), recorded.as_ref(), mesh.as_ref())?;
+    Ok(Place { root, space, server, tls })
+}
+
 /// The broker of a space: the one that the registry records, which nothing overrides; without a
 /// record the one that was named, else the root's, else the local default (LIF-13).
-pub(super) fn broker(
+fn broker(
     space: &Space,
     named: Option<&str>,
     recorded: Option<&MeshEntry>,

@@ -6,15 +6,15 @@ use anyhow::Context as _;
 use cotal_manager::launch::manager_record;
 use cotal_manager::{Authority, BrokerAddress, Manager, ManagerOptions};
 use cotal_wire::Space;
-use cotal_workspace::{FileStore, MeshFile, PidFile, Reservation, Root, Segment};
+use cotal_workspace::{FileStore, PidFile, Reservation, Root, Segment};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::deliver::{broker, signalled};
+use super::deliver::{Place, place, signalled};
 use crate::cli::{LifetimeArg, MeshArgs};
-use crate::context::{Context, first_space};
-use crate::exit::{Exit, Failure};
+use crate::context::Context;
+use crate::exit::Exit;
 use crate::logging;
 
 /// Runs the manager of a space.
@@ -35,16 +35,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let root = ctx.root()?;
-    let mesh = MeshFile::load(&root)?;
-    let space = match (&args.mesh.space, &mesh) {
-        (Some(space), _) => space.clone(),
-        (None, Some(mesh)) => first_space(mesh)?,
-        (None, None) => return Err(Failure::new(Exit::Usage, "name the space: --space").into()),
-    };
-    let recorded = ctx.recorded(&space)?;
-    let named = args.mesh.server.as_deref();
-    let (url, tls) = broker(&space, named, recorded.as_ref(), mesh.as_ref())?;
+    let Place { root, space, server: url, tls } = place(&args.mesh, ctx)?;
     let log = root.manager_log(&Segment::from(&space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
