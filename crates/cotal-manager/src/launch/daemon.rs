@@ -1,20 +1,18 @@
 //! The delivery daemon of a space, as a process.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::io;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use cotal_wire::Space;
 use cotal_workspace::lock::LockError;
 use cotal_workspace::record::Stale;
 use cotal_workspace::{Component, PidFile, Reservation, Root, Segment, Standing};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
 use super::process::{Process, Stopped};
+use super::program::{Launch, RunLog};
 use crate::authority::Authority;
 use crate::credentials::{renew_daemon_credentials, set_aside_credential};
 use crate::error::ManagerError;
@@ -27,9 +25,6 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// A launch holds the reservation no longer, so whoever holds it longer is stopping the daemon.
 const LAUNCH_TAKES: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// More of a log than one run writes while it starts.
-const TAIL_BYTES: u64 = 16 * 1024;
-const TAIL_LINES: usize = 4;
 
 /// What a stop does while another stop runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,28 +35,12 @@ pub enum Patience {
     Wait,
 }
 
-/// How a daemon is started.
-#[derive(Debug, Clone)]
-pub struct DaemonLaunch {
-    /// The `cotal` binary.
-    pub program: PathBuf,
-    /// The root whose credentials it runs on.
-    pub root: Root,
-    /// The space it serves.
-    pub space: Space,
-    /// The broker it dials.
-    pub server: String,
-    /// `human` or `json`.
-    pub log_format: String,
-}
-
 /// A daemon that this process started. Dropping it leaves it running.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
     record: PidFile,
-    log: PathBuf,
-    log_start: u64,
+    log: RunLog,
 }
 
 /// What became of a daemon that was started.
@@ -85,51 +64,38 @@ pub enum Started {
     },
 }
 
-impl DaemonLaunch {
-    /// Starts it once no stop of it runs, and records it, so that a stop finds it before it holds
+impl Launch {
+    /// Starts the delivery daemon once no stop of it runs, and records it, so that a stop finds it before it holds
     /// the lease.
     ///
     /// # Errors
     /// When its log cannot be opened, the program does not start or cannot be recorded.
-    pub async fn start(&self) -> Result<Daemon, ManagerError> {
+    pub async fn start_daemon(&self) -> Result<Daemon, ManagerError> {
         let _held = reserve(&self.root, &self.space, None).await?;
-        self.spawn()
+        self.spawn_daemon()
     }
 
-    /// Starts it anew after it died, on credentials that are good; `None` when a stop has taken its
+    /// Starts the daemon anew after it died, on credentials that are good; `None` when a stop has taken its
     /// credential away meanwhile (LIF-9).
     ///
     /// # Errors
-    /// As [`Self::start`], and when a credential cannot be renewed.
-    pub async fn restart(&self, authority: &Authority) -> Result<Option<Daemon>, ManagerError> {
+    /// As [`Self::start_daemon`], and when a credential cannot be renewed.
+    pub async fn restart_daemon(
+        &self,
+        authority: &Authority,
+    ) -> Result<Option<Daemon>, ManagerError> {
         let _held = reserve(&self.root, &self.space, None).await?;
         match renew_daemon_credentials(authority)? {
-            Some(_) => self.spawn().map(Some),
+            Some(_) => self.spawn_daemon().map(Some),
             None => Ok(None),
         }
     }
 
-    /// Its output goes to its own log (LIF-7), and it has a process group of its own: an interrupt
-    /// from the terminal is for whoever decides the order in which things end. What is said to a
-    /// service manager is said by whoever that started.
-    fn spawn(&self) -> Result<Daemon, ManagerError> {
-        let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
+    fn spawn_daemon(&self) -> Result<Daemon, ManagerError> {
         let log = self.root.delivery_log(&Segment::from(&self.space));
-        let (out, log_start) = open_log(&log).map_err(failed)?;
-        let child = Command::new(&self.program)
-            .args(["deliver", "--space", self.space.as_str(), "--root"])
-            .arg(self.root.dir())
-            .args(["--server", &self.server, "--log-format", &self.log_format])
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().map_err(failed)?)
-            .stderr(out)
-            .process_group(0)
-            .env_remove("NOTIFY_SOCKET")
-            .env_remove("WATCHDOG_USEC")
-            .spawn()
-            .map_err(failed)?;
+        let (child, log) = self.spawn("deliver", log)?;
         let record = daemon_record(&self.root, &self.space);
-        let daemon = Daemon { child, record, log, log_start };
+        let daemon = Daemon { child, record, log };
         if let Some(pid) = daemon.pid() {
             launched_record(&self.root, &self.space).write(pid)?;
         }
@@ -193,7 +159,7 @@ impl Daemon {
     /// The last lines that this run wrote to its log.
     #[must_use]
     pub fn reason(&self) -> String {
-        tail(&self.log, self.log_start).unwrap_or_default()
+        self.log.tail()
     }
 
     fn failed(&self, source: io::Error) -> ManagerError {
@@ -300,42 +266,9 @@ async fn reserve(
     }
 }
 
-pub(super) fn open_log(path: &Path) -> io::Result<(File, u64)> {
-    let mut options = OpenOptions::new();
-    let file = options.append(true).create(true).mode(0o600).open(path)?;
-    let start = file.metadata()?.len();
-    Ok((file, start))
-}
-
-/// The last lines after `start`; a log that rotated since is read from its beginning.
-pub(super) fn tail(path: &Path, start: u64) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let end = file.metadata()?.len();
-    let start = if start <= end { start } else { 0 };
-    file.seek(SeekFrom::Start(start.max(end.saturating_sub(TAIL_BYTES))))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().collect();
-    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lif_7_a_reason_is_what_this_run_wrote() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("delivery.main.log");
-        std::fs::write(&path, "an earlier run\n").unwrap();
-        let (mut file, start) = open_log(&path).unwrap();
-        assert_eq!(tail(&path, start).unwrap(), "");
-        io::Write::write_all(&mut file, b"one\ntwo\n").unwrap();
-        assert_eq!(tail(&path, start).unwrap(), "one\ntwo");
-        std::fs::write(&path, "x\n").unwrap();
-        assert_eq!(tail(&path, start).unwrap(), "x", "the log rotated");
-    }
 
     #[tokio::test]
     async fn lif_11_a_record_of_another_program_is_cleared_and_nobody_is_signalled() {

@@ -1,7 +1,6 @@
 //! The manager of a space, as a process.
 
-use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use cotal_nats::Connection;
@@ -9,30 +8,16 @@ use cotal_wire::Space;
 use cotal_wire::names::{Bucket, manager_key};
 use cotal_wire::rows::LeaseRow;
 use cotal_workspace::{Component, PidFile, Root, Segment, Standing};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
-use super::daemon::{STOP_WITHIN, open_log, recorded, tail};
+use super::daemon::{STOP_WITHIN, recorded};
 use super::process::{Process, Stopped};
+use super::program::{Launch, RunLog};
 use crate::error::{Doing, ManagerError};
 use crate::rows::{bucket, read_all};
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// How a manager is started.
-#[derive(Debug, Clone)]
-pub struct ManagerLaunch {
-    /// The `cotal` binary.
-    pub program: PathBuf,
-    /// The root whose credentials it renews.
-    pub root: Root,
-    /// The space.
-    pub space: Space,
-    /// The broker it dials.
-    pub server: String,
-    /// `human` or `json`.
-    pub log_format: String,
-}
 
 /// A manager that this process started. Dropping it leaves it running.
 #[derive(Debug)]
@@ -40,8 +25,7 @@ pub struct ManagerProcess {
     child: Child,
     record: PidFile,
     space: Space,
-    log: PathBuf,
-    log_start: u64,
+    log: RunLog,
 }
 
 /// What became of a manager that was started.
@@ -63,31 +47,20 @@ pub enum Readiness {
     },
 }
 
-impl ManagerLaunch {
-    /// Starts it; its output goes to its own log.
+impl Launch {
+    /// Starts the manager.
     ///
     /// # Errors
     /// When its log cannot be opened, the program does not start or cannot be recorded.
-    pub fn start(&self) -> Result<ManagerProcess, ManagerError> {
-        let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
+    pub fn start_manager(&self) -> Result<ManagerProcess, ManagerError> {
         let log = self.root.manager_log(&Segment::from(&self.space));
-        let (out, log_start) = open_log(&log).map_err(failed)?;
-        let child = Command::new(&self.program)
-            .args(["manage", "--space", self.space.as_str(), "--root"])
-            .arg(self.root.dir())
-            .args(["--server", &self.server, "--log-format", &self.log_format])
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().map_err(failed)?)
-            .stderr(out)
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
+        let (child, log) = self.spawn("manage", log)?;
         let record = manager_record(&self.root, &self.space);
         // It records itself too; a stop must find it before it has come so far.
         if let Some(pid) = child.id() {
             record.write(pid)?;
         }
-        Ok(ManagerProcess { child, record, space: self.space.clone(), log, log_start })
+        Ok(ManagerProcess { child, record, space: self.space.clone(), log })
     }
 }
 
@@ -146,7 +119,7 @@ impl ManagerProcess {
     /// The last lines that this run wrote to its log.
     #[must_use]
     pub fn reason(&self) -> String {
-        tail(&self.log, self.log_start).unwrap_or_default()
+        self.log.tail()
     }
 }
 

@@ -7,15 +7,14 @@ mod broker;
 mod daemon;
 mod manager;
 mod process;
+mod program;
 mod tls;
 
 pub use broker::{BrokerLaunch, running_broker, stop_broker};
 pub use daemon::{
-    Daemon, DaemonLaunch, Patience, Started, daemon_record, dead_daemon, running_daemon,
-    stop_daemon,
+    Daemon, Patience, Started, daemon_record, dead_daemon, running_daemon, stop_daemon,
 };
-pub use manager::{
-    ManagerLaunch, ManagerProcess, Readiness, manager_record, running_manager, stop_manager,
-};
+pub use manager::{ManagerProcess, Readiness, manager_record, running_manager, stop_manager};
 pub use process::{Process, Stopped};
+pub use program::Launch;
 pub use tls::{OwnCertificate, ensure_certificate};

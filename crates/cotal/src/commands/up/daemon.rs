@@ -3,7 +3,7 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cotal_manager::launch::{Daemon, DaemonLaunch, Started, dead_daemon, running_daemon};
+use cotal_manager::launch::{Daemon, Launch, Started, dead_daemon, running_daemon};
 use cotal_manager::{Authority, Liveness, Office, Rail};
 use cotal_nats::{Bucket, Connection, Entry};
 use cotal_wire::creds::Creds;
@@ -48,7 +48,7 @@ pub(super) async fn ensure<'a>(
         (attached(up, space, daemon.pid(), &rail.probe().await), None)
     } else {
         outlive_the_dead(up, space, &connection).await?;
-        let mut daemon = launch(up, space)?.start().await?;
+        let mut daemon = launch(up, space)?.start_daemon().await?;
         match report(up, space, &mut daemon, &rail).await? {
             Report::Serving => (Exit::Ok, Some(Launched { authority, daemon })),
             Report::NotBound | Report::Ended(_) => (Exit::NotServing, None),
@@ -141,8 +141,8 @@ pub(super) async fn report(
 }
 
 /// How the daemon of a space is started.
-pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<DaemonLaunch> {
-    Ok(DaemonLaunch {
+pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<Launch> {
+    Ok(Launch {
         program: own_program()?,
         root: up.root.clone(),
         space: space.clone(),

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use cotal_manager::launch::{ManagerLaunch, ManagerProcess, Readiness, running_manager};
+use cotal_manager::launch::{ManagerProcess, Readiness, running_manager};
 use cotal_manager::{Authority, Office};
 use cotal_workspace::lock::LockError;
 use cotal_workspace::{FileStore, Reservation, SecretKey, SecretKind, SecretStore as _, Segment};
 use tokio::time::sleep;
 
-use super::Up;
-use crate::context::own_program;
+use super::{Up, daemon};
 
 /// A manager waits for the daemon's rail for a minute at most (ADM-4), and for its predecessor for
 /// a quarter of one.
@@ -28,14 +27,7 @@ pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result
 }
 
 fn launch(up: &Up<'_>, authority: &Authority) -> anyhow::Result<ManagerProcess> {
-    let launch = ManagerLaunch {
-        program: own_program()?,
-        root: up.root.clone(),
-        space: authority.space().clone(),
-        server: up.address.url.clone(),
-        log_format: up.log_format.as_str().to_owned(),
-    };
-    Ok(launch.start()?)
+    Ok(daemon::launch(up, authority.space())?.start_manager()?)
 }
 
 /// Waits until a manager is ready, and says what came of it.

@@ -73,7 +73,7 @@ enum Attempt {
 
 async fn attempt(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Attempt> {
     let space = authority.space();
-    let Some(mut daemon) = daemon::launch(up, space)?.restart(authority).await? else {
+    let Some(mut daemon) = daemon::launch(up, space)?.restart_daemon(authority).await? else {
         return Ok(Attempt::Stopped);
     };
     let (own, connection) = match authority.connect(Office::Operator, &up.address).await {
