@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use common::{Broker, stream};
 use cotal_nats::js::Get;
 use cotal_nats::{Connection, Engine, NatsError, Outgoing, Writer, WriterOptions};
-use serde_json::json;
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
 
 const ENGINES: [Engine; 2] = [Engine::FastIngest, Engine::Pipelined];
 
@@ -70,7 +71,7 @@ async fn fast_ingest_is_what_serves_a_burst() {
     assert_eq!(Engine::best(&connection, true), Engine::FastIngest);
     assert_eq!(Engine::best(&connection, false), Engine::Pipelined);
     let mut reports = connection
-        .subscribe(format!("{}.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
+        .subscribe(format!("{}.*.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
         .await
         .expect("an ear");
     let options = WriterOptions::new(Engine::FastIngest);
@@ -78,6 +79,46 @@ async fn fast_ingest_is_what_serves_a_burst() {
     writer.write(batch(0..500)).await.expect("confirmed");
     let report = reports.next().await.expect("a report of the broker");
     assert!(report.payload.starts_with(b"{\"type\":\"ack\""), "{report:?}");
+}
+
+/// A batch that is over is not the one behind it, which is still open: nothing of that one is sent
+/// again, and no batch is left open at the broker, which divides its reports among those.
+#[tokio::test]
+async fn the_end_of_a_fast_batch_leaves_the_next_one_alone() {
+    let broker = Broker::open();
+    let connection = setup(&broker).await;
+    let mut wire = connection.subscribe("s.>", None).await.expect("an ear");
+    let mut reports = connection
+        .subscribe(format!("{}.*.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
+        .await
+        .expect("an ear");
+    connection.flush().await.expect("both ears are known");
+    let options = WriterOptions { max_in_flight: 100, ..WriterOptions::new(Engine::FastIngest) };
+    let (writer, task) = Writer::start(&connection, options).await.expect("a writer");
+    let mut sent = 0;
+    for _ in 0..20 {
+        // The first is a batch of its own; of the second only a part may go onto the wire.
+        let first = writer.submit(batch(sent..sent + 90)).await.expect("submitted");
+        tokio::task::yield_now().await;
+        let second = writer.submit(batch(sent + 90..sent + 180)).await.expect("submitted");
+        first.await.expect("confirmed");
+        second.await.expect("confirmed");
+        sent += 180;
+    }
+    drop(writer);
+    task.await.expect("the task ends with its handles");
+    connection.publish("s.end", None, "end".into()).await.expect("published");
+    let mut seen = 0;
+    while wire.next().await.expect("a message").payload != "end" {
+        seen += 1;
+    }
+    assert_eq!(seen, sent, "messages went onto the wire more often than once");
+    let mut shares = Vec::new();
+    while let Some(Ok(report)) = reports.next().now_or_never() {
+        let report: Value = serde_json::from_slice(&report.payload).expect("JSON");
+        shares.extend(report["msgs"].as_u64());
+    }
+    assert!(!shares.is_empty() && shares.iter().all(|share| *share == shares[0]), "{shares:?}");
 }
 
 #[tokio::test]

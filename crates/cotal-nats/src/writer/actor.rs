@@ -58,7 +58,8 @@ pub(super) struct Actor {
     submissions: mpsc::Receiver<Submission>,
     open: bool,
     acks: Subscriber,
-    ack_prefix: String,
+    /// Where everything comes that the broker says of this writer's messages, with a final dot.
+    inbox: String,
     flows: Subscriber,
     denials: broadcast::Receiver<Denial>,
     state: watch::Receiver<ConnState>,
@@ -80,11 +81,10 @@ impl Actor {
         may_write: MayWrite,
         submissions: mpsc::Receiver<Submission>,
     ) -> Result<Self, NatsError> {
-        let ack_inbox = connection.new_inbox();
-        let acks = connection.raw_subscribe(format!("{ack_inbox}.*")).await?;
-        // Every batch has an id of its own in the second token; the tail tells fast ingest's replies
-        // from all others of this connection.
-        let flow_subject = format!("{}.*.*.*.*.*.$FI", connection.inbox_prefix());
+        let inbox = connection.new_inbox();
+        let acks = connection.raw_subscribe(format!("{inbox}.*")).await?;
+        // Deeper than the answers to single messages, and each with the id of its batch.
+        let flow_subject = format!("{inbox}.*.*.*.*.*.$FI");
         let flows = connection.raw_subscribe(flow_subject).await?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +97,7 @@ impl Actor {
             submissions,
             open: true,
             acks,
-            ack_prefix: format!("{ack_inbox}."),
+            inbox: format!("{inbox}."),
             flows,
             denials: connection.denials(),
             state,
@@ -270,9 +270,8 @@ impl Actor {
             return false;
         }
         self.fast_count += 1;
-        let tail = self.ack_prefix.trim_end_matches('.').rsplit('.').next().unwrap_or("w");
-        let id = format!("{tail}-{:x}", self.fast_count);
-        self.fast.push_back(FastBatch::new(self.connection.inbox_prefix(), id));
+        let id = format!("{:x}", self.fast_count);
+        self.fast.push_back(FastBatch::new(&self.inbox, id));
         true
     }
 
@@ -289,8 +288,8 @@ impl Actor {
     }
 
     fn single_reply(&self) -> Subject {
-        let mut reply = String::with_capacity(self.ack_prefix.len() + 20);
-        reply.push_str(&self.ack_prefix);
+        let mut reply = String::with_capacity(self.inbox.len() + 20);
+        reply.push_str(&self.inbox);
         push_number(&mut reply, self.singles.next_number());
         reply.into()
     }
@@ -345,10 +344,11 @@ impl Actor {
     }
 
     fn on_flow(&mut self, flow: &Message) {
-        let Some(id) = flow.subject.split('.').nth(1) else {
+        let tail = flow.subject.strip_prefix(&self.inbox);
+        let Some(id) = tail.and_then(|tail| tail.split('.').next()) else {
             return;
         };
-        // A report on a batch that was given up, or on another writer's.
+        // A report on a batch that was given up.
         let Some(slot) = self.fast.iter().position(|batch| batch.id == id) else {
             return;
         };
@@ -360,7 +360,7 @@ impl Actor {
             return;
         }
         match Flow::parse(&flow.payload) {
-            Some(Flow::Ack(number)) => self.confirm(slot, number),
+            Some(Flow::Ack(number)) => self.on_report(slot, number),
             Some(Flow::Final(count)) => self.on_final(slot, count),
             Some(Flow::Failed(number, error)) => self.on_failed(slot, number, error),
             None => tracing::debug!(id, "unreadable report on a fast batch"),
@@ -374,7 +374,12 @@ impl Actor {
         while let Some(entry) = batch.pop_confirmed(number) {
             self.tickets.settle(entry.ticket, entry.index, Ok(()));
         }
-        if batch.committed && batch.unconfirmed() == 0 {
+    }
+
+    fn on_report(&mut self, slot: usize, number: u64) {
+        self.confirm(slot, number);
+        // Its last message is confirmed, so nothing more is said of it.
+        if self.fast.get(slot).is_some_and(|batch| batch.committed && batch.unconfirmed() == 0) {
             self.fast.remove(slot);
         }
     }
@@ -382,11 +387,9 @@ impl Actor {
     /// The batch is over. Whatever its count does not cover is sent again.
     fn on_final(&mut self, slot: usize, count: u64) {
         self.confirm(slot, count);
-        if self.fast.get(slot).is_some_and(|batch| batch.unconfirmed() > 0) {
-            let mut entries = Vec::new();
-            self.abandon(slot, &mut entries);
-            self.requeue(entries);
-        }
+        let mut entries = Vec::new();
+        self.abandon(slot, &mut entries);
+        self.requeue(entries);
     }
 
     fn on_failed(&mut self, slot: usize, number: Option<u64>, error: Option<crate::ApiError>) {

@@ -100,8 +100,9 @@ pub(super) struct FastBatch {
 }
 
 impl FastBatch {
-    pub(super) fn new(inbox_prefix: &str, id: String) -> Self {
-        let reply_prefix = format!("{inbox_prefix}.{id}.{FLOW}.fail.");
+    /// Its replies lie below `inbox`, which ends with a dot.
+    pub(super) fn new(inbox: &str, id: String) -> Self {
+        let reply_prefix = format!("{inbox}{id}.{FLOW}.fail.");
         Self { id, reply_prefix, front: 1, entries: VecDeque::new(), committed: false }
     }
 
