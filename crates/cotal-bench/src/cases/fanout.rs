@@ -2,7 +2,7 @@
 
 use cotal_wire::Channel;
 
-use super::{limit_round, product_round};
+use super::{SHORT, limit_round, product_round};
 use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Ground, Mesh, fresh_members};
@@ -30,7 +30,7 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
     for (members, posts) in SIZES.into_iter().filter(wanted) {
         let (mut limits, mut products) = (Vec::new(), Vec::new());
         // The first round warms both up and is not counted.
-        for counted in 0..=setup.rounds {
+        for counted in 0..=SHORT * setup.rounds {
             round += 1;
             let channel = Channel::parse(&format!("bench.c{round}"))?;
             let members = fresh_members(&format!("m{round}"), members)?;

@@ -2,7 +2,7 @@
 
 use cotal_wire::Channel;
 
-use super::product_round;
+use super::{SHORT, product_round};
 use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Mesh, fresh_members};
@@ -32,7 +32,7 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
         let raw = ground.raw()?;
         sides.push((ground, daemon, raw, Vec::new()));
     }
-    for round in 0..=setup.rounds {
+    for round in 0..=SHORT * setup.rounds {
         let channel = Channel::parse(&format!("bench.c{round}"))?;
         for (ground, _, raw, rates) in &mut sides {
             let members = fresh_members(&format!("m{round}"), MEMBERS)?;
