@@ -3,13 +3,12 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Broker, stream};
 use cotal_nats::js::Get;
-use cotal_nats::{Connection, Engine, NatsError, Outgoing, Writer, WriterOptions};
-use futures_util::FutureExt as _;
+use cotal_nats::{Connection, Engine, NatsError, Outgoing, Subscription, Writer, WriterOptions};
 use serde_json::{Value, json};
 
 const ENGINES: [Engine; 2] = [Engine::FastIngest, Engine::Pipelined];
@@ -34,6 +33,27 @@ async fn bodies(connection: &Connection) -> Vec<usize> {
             let text = std::str::from_utf8(&message.payload).expect("text");
             all.push((message.seq, text.parse().expect("a number")));
         }
+    }
+}
+
+/// What the broker says of fast batches.
+async fn reports(connection: &Connection) -> Subscription {
+    let replies = format!("{}.*.*.*.*.*.*.$FI", connection.inbox_prefix());
+    connection.subscribe(replies, None).await.expect("an ear")
+}
+
+/// All that it has said until now: of which batch, and what.
+async fn told(connection: &Connection, reports: &mut Subscription) -> Vec<(String, Value)> {
+    let marker = format!("{}.test.end.1.1.1.1.$FI", connection.inbox_prefix());
+    connection.publish(marker, None, "end".into()).await.expect("published");
+    let mut told = Vec::new();
+    loop {
+        let report = reports.next().await.expect("a report");
+        if report.payload == "end" {
+            return told;
+        }
+        let id = report.subject.split('.').nth(2).expect("an id").to_owned();
+        told.push((id, serde_json::from_slice(&report.payload).expect("JSON")));
     }
 }
 
@@ -70,10 +90,7 @@ async fn fast_ingest_is_what_serves_a_burst() {
     let connection = setup(&broker).await;
     assert_eq!(Engine::best(&connection, true), Engine::FastIngest);
     assert_eq!(Engine::best(&connection, false), Engine::Pipelined);
-    let mut reports = connection
-        .subscribe(format!("{}.*.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
-        .await
-        .expect("an ear");
+    let mut reports = reports(&connection).await;
     let options = WriterOptions::new(Engine::FastIngest);
     let (writer, _task) = Writer::start(&connection, options).await.expect("a writer");
     writer.write(batch(0..500)).await.expect("confirmed");
@@ -88,10 +105,7 @@ async fn the_end_of_a_fast_batch_leaves_the_next_one_alone() {
     let broker = Broker::open();
     let connection = setup(&broker).await;
     let mut wire = connection.subscribe("s.>", None).await.expect("an ear");
-    let mut reports = connection
-        .subscribe(format!("{}.*.*.*.*.*.*.$FI", connection.inbox_prefix()), None)
-        .await
-        .expect("an ear");
+    let mut reports = reports(&connection).await;
     connection.flush().await.expect("both ears are known");
     let options = WriterOptions { max_in_flight: 100, ..WriterOptions::new(Engine::FastIngest) };
     let (writer, task) = Writer::start(&connection, options).await.expect("a writer");
@@ -113,12 +127,42 @@ async fn the_end_of_a_fast_batch_leaves_the_next_one_alone() {
         seen += 1;
     }
     assert_eq!(seen, sent, "messages went onto the wire more often than once");
-    let mut shares = Vec::new();
-    while let Some(Ok(report)) = reports.next().now_or_never() {
-        let report: Value = serde_json::from_slice(&report.payload).expect("JSON");
-        shares.extend(report["msgs"].as_u64());
-    }
+    let told = told(&connection, &mut reports).await;
+    let shares: Vec<_> = told.iter().filter_map(|(_, report)| report["msgs"].as_u64()).collect();
     assert!(!shares.is_empty() && shares.iter().all(|share| *share == shares[0]), "{shares:?}");
+}
+
+/// A batch can stay open when what would have ended it was withheld, until the broker forgets it.
+#[tokio::test]
+async fn a_batch_that_the_broker_forgot_is_begun_anew_and_as_fast() {
+    let broker = Broker::open();
+    let connection = setup(&broker).await;
+    let mut reports = reports(&connection).await;
+    let mut ends = connection.subscribe("ends.>", None).await.expect("an ear");
+    connection.flush().await.expect("both ears are known");
+    // Only the first look lets messages go: 256 of them, as many as the broker reports at once.
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&looks);
+    let may_write = move || counted.fetch_add(1, Ordering::SeqCst) != 1;
+    let options = WriterOptions { max_in_flight: 256, ..WriterOptions::new(Engine::FastIngest) };
+    let (writer, _task) =
+        Writer::start_while(&connection, options, may_write).await.expect("a writer");
+    let ticket = writer.submit(batch(0..300)).await.expect("submitted");
+    assert_eq!(ticket.await.expect_err("withheld").failed.len(), 44);
+    let first = reports.next().await.expect("a report");
+    let open = first.subject.split('.').nth(2).expect("an id").to_owned();
+
+    let gap = format!("ends.{open}.256.fail.999.1.$FI");
+    connection.publish_with_reply("s.gap", gap, None, "".into()).await.expect("published");
+    while ends.next().await.expect("a report").payload.starts_with(b"{\"type\"") {}
+
+    writer.write(batch(300..600)).await.expect("confirmed");
+    let told = told(&connection, &mut reports).await;
+    let is_end = |report: &Value| report["count"].is_number();
+    let ended: Vec<_> = told.iter().filter(|(_, report)| is_end(report)).collect();
+    assert!(ended.iter().any(|(id, _)| *id != open), "written one by one since: {ended:?}");
+    let all: Vec<_> = (0..256).chain(300..600).collect();
+    assert_eq!(bodies(&connection).await, all);
 }
 
 #[tokio::test]

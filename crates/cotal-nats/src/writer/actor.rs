@@ -22,6 +22,8 @@ use crate::request::is_publish;
 const FAST_MIN: usize = 32;
 /// A fast batch ends here at the latest, so that the broker's state for it stays small.
 const FAST_MAX: u64 = 50_000;
+/// The broker's code for a batch that it does not know (any more).
+const BATCH_UNKNOWN: u32 = 10_208;
 /// How often timeouts are looked for.
 const TICK: Duration = Duration::from_millis(250);
 /// A broker that has just come back may not serve its streams yet.
@@ -270,7 +272,10 @@ impl Actor {
             return false;
         }
         self.fast_count += 1;
-        let id = format!("{:x}", self.fast_count);
+        // The broker knows a batch by its id alone, whoever writes it: an id that another writer of the
+        // stream may have left open would mix the two.
+        let run = self.inbox.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+        let id = format!("{run}-{:x}", self.fast_count);
         self.fast.push_back(FastBatch::new(&self.inbox, id));
         true
     }
@@ -402,6 +407,8 @@ impl Actor {
                 self.tickets.settle(entry.ticket, entry.index, Err(error));
             }
             (Some(entry), None) => entries.push(entry),
+            // The broker has forgotten it, as it does with one that stays open; a new one will do.
+            (None, Some(error)) if error.err_code == BATCH_UNKNOWN => {}
             // The stream takes no fast batches after all: one by one it tells why, or works.
             (None, Some(error)) => {
                 tracing::debug!(?error, "fast ingest refused, writing one by one");
