@@ -48,6 +48,26 @@ async fn all_come_in_order_and_acks_count() {
     assert_eq!((info.num_ack_pending, info.ack_floor.stream_seq), (0, 1_000));
 }
 
+/// The broker would hand the first of them to the pull that was left, and put it behind all others.
+#[tokio::test]
+async fn what_is_given_back_at_the_end_comes_again_in_its_order() {
+    let broker = Broker::open();
+    let connection = broker.connect().await;
+    stream(&connection, json!({})).await;
+    fill(&connection, 8).await;
+    for read in 1..=8 {
+        let mut pull = consumer(&connection, quick()).await;
+        let mut batch = pull.next_batch(64, SOON).await.expect("messages").into_iter();
+        let first = batch.next().expect("a message");
+        assert_eq!(first.stream_seq, read);
+        first.ack_confirmed().await.expect("acked");
+        let left = pull.end().await;
+        for delivery in batch.chain(left) {
+            delivery.nak(None).await.expect("given back");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_idle_pull_outlives_its_requests_and_hears_heartbeats() {
     let broker = Broker::open();

@@ -235,6 +235,7 @@ impl PullConsumer {
                 left.extend(self.own(message).ok());
             }
         }
+        self.requests.forgotten(DRAINED_WITHIN).await;
         left
     }
 

@@ -160,6 +160,15 @@ impl PullRequests {
         Ok(())
     }
 
+    /// Makes the broker drop the pulls whose inbox is gone: it looks at them when it is asked about the
+    /// consumer. Otherwise the first message that is given back goes to one of them, and from there
+    /// behind all others.
+    pub(crate) async fn forgotten(&self, within: Duration) {
+        let asked = self.connection.consumer_info(&self.stream, &self.consumer);
+        // Without an answer only the order suffers.
+        let _ = tokio::time::timeout(within, asked).await;
+    }
+
     fn body(&self, batch: usize) -> Bytes {
         let PullOptions { max_bytes, expires, idle_heartbeat, .. } = self.options;
         let expires = nanos(expires);
