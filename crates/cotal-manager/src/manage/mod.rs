@@ -4,7 +4,8 @@
 //! Order is the safety in it. A start freezes the gate when an earlier run left holders, waits for
 //! the daemon's rail, checks that the daemon reads the very store that this manager writes, has the
 //! predecessor's holders evicted and verified, and only then opens the gate and connects under its
-//! own identity. While it runs it renews only under the `renewal` lease.
+//! own identity. While it runs it renews only under the `renewal` lease, and it puts garbled ACL and
+//! channel rows back (`wire.md` §4).
 
 mod family;
 mod lease;
@@ -30,6 +31,7 @@ use crate::clock::{unix_millis, unix_seconds};
 use crate::error::ManagerError;
 use crate::gate::Gate;
 use crate::rail::Rail;
+use crate::write_back::{WrittenBack, write_back_rows};
 
 use self::family::Family;
 use self::lease::Keeper;
@@ -39,6 +41,8 @@ pub use renew::{Outcome, Renewal, Renewals};
 
 /// How long the broker may be away before the manager ends; `up` starts both again.
 const BROKER_GONE: Duration = Duration::from_secs(60);
+/// How often garbled rows are looked for: a look reads all ACL and channel rows.
+const ROWS_EVERY: Duration = Duration::from_secs(60);
 /// How long a stop waits for the broker; `down` stops the daemon after it.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
 /// How long the own connection may take to move onto a renewed credential, or to close.
@@ -211,6 +215,8 @@ impl Manager {
         let mut held = self.renewing();
         let ending = stop.child_token();
         let keeping = tokio::spawn(keeper.run(ending.clone()));
+        let authority = Arc::clone(&self.sessions.authority);
+        let rows = tokio::spawn(keep_rows(authority, self.broker.clone(), ending.clone()));
         let gone = broker_gone(self.connection.clone());
         tokio::pin!(gone);
         let outcome = loop {
@@ -229,7 +235,7 @@ impl Manager {
         };
         ending.cancel();
         // It releases its rows, where the broker answers; else they expire.
-        tokio::time::timeout(STOP_WITHIN, keeping).await.ok();
+        tokio::time::timeout(STOP_WITHIN, async { tokio::join!(keeping, rows) }).await.ok();
         self.connection.close(STOP_WITHIN).await;
         outcome
     }
@@ -298,6 +304,26 @@ pub(crate) fn same_store(
     };
     let (theirs, own) = (shown(theirs), shown(own));
     Err(ManagerError::OtherStore { space: space.clone(), theirs, own })
+}
+
+/// Puts garbled rows back until told to stop. They are tampering or a defect, so each is told.
+async fn keep_rows(authority: Arc<Authority>, broker: BrokerAddress, stop: CancellationToken) {
+    let space = authority.space().clone();
+    loop {
+        let done = stop.run_until_cancelled(write_back_rows(&authority, &broker)).await;
+        match done {
+            None => return,
+            Some(Err(error)) => warn!(%space, %error, "garbled rows were not looked for"),
+            Some(Ok(rows)) => {
+                for WrittenBack { row, restored } in rows {
+                    warn!(%space, row, restored, "a row was garbled; the last valid one is put back, if its history holds one");
+                }
+            }
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(ROWS_EVERY)).await.is_none() {
+            return;
+        }
+    }
 }
 
 /// Ends once the broker has been away for a whole window.

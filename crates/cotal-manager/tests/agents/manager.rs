@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cotal_manager::rows::bucket;
 use cotal_manager::{DAEMON_CREDENTIALS, Manager, ManagerError, Outcome, Renewal, Renewals};
+use cotal_nats::Entry;
 use cotal_testkit::{God, Mesh, eventually};
 use cotal_wire::Principal;
 use cotal_wire::creds::Creds;
@@ -43,6 +44,24 @@ async fn crd_2_the_manager_signs_at_half_of_the_life_and_the_daemon_adopts_it_at
     let membership = offered(&mesh, &SecretKind::MembershipRw).await.unwrap();
     let own = held(&mesh, SecretKind::MembershipRw);
     assert_eq!(membership.fingerprint, own.fingerprint());
+    running.stop().await;
+}
+
+/// The manager owns ACL and channel rows, so garbage over them does not wait for the next `up`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_manager_puts_garbled_rows_back() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let kv = bucket(&god.connection, mesh.space(), Bucket::Channels);
+    let valid = br#"{"deliveryClass":"durable"}"#.to_vec();
+    kv.put("team.backend", valid.clone().into()).await.unwrap();
+    let garbled = kv.put("team.backend", b"{\"stream\":1".to_vec().into()).await.unwrap();
+    let _lane = mesh.lane().await;
+    let running = Running::start(options(&mesh)).await;
+    let look = || async { kv.get("team.backend").await.unwrap() };
+    let back = |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| e.revision > garbled);
+    let row = eventually("the row to be put back", look, back).await.unwrap();
+    assert_eq!(row.value, valid);
     running.stop().await;
 }
 

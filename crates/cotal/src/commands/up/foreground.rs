@@ -21,8 +21,6 @@ use crate::commands::down;
 use crate::exit::Exit;
 use crate::notify::{self, Notifier};
 
-/// How often garbled rows are looked for.
-const WRITE_BACK_EVERY: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Somebody's wish that the mesh be taken down again, heard from before anything can be left behind.
@@ -110,28 +108,11 @@ async fn served(up: &Up<'_>, wanted: &[&Authority]) -> Result<String, String> {
     Ok(format!("serving {} of {} spaces at {server}", wanted.len(), up.mesh.spaces.len()))
 }
 
-/// Starts the managers, says that all is up, and keeps the managers and the rows from then on.
+/// Starts the managers, says that all is up, and keeps the managers from then on.
 async fn managed(up: &Up<'_>, authorities: &[Authority]) {
     manager::start_missing(up, authorities).await;
     up.ctx.out.note("The mesh is up. Ctrl-C stops it.");
-    tokio::join!(manager::keep(up, authorities), write_back(up, authorities));
-}
-
-/// Puts garbled rows back, for as long as this process stays.
-async fn write_back(up: &Up<'_>, authorities: &[Authority]) {
-    let mut due = interval(WRITE_BACK_EVERY);
-    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        due.tick().await;
-        for authority in authorities {
-            if let Err(error) = up.write_back(authority).await {
-                let space = authority.space();
-                up.ctx
-                    .out
-                    .warn(format!("space {space}: garbled rows were not looked for: {error}"));
-            }
-        }
-    }
+    manager::keep(up, authorities).await;
 }
 
 /// Stops the daemons, then the broker, exactly as `down` does and under the same reservation; a
