@@ -156,6 +156,11 @@ impl Command {
     pub fn logs_for_itself(&self) -> bool {
         matches!(self, Self::Deliver(_) | Self::Manage(_))
     }
+
+    /// Whether it only works on a mesh that others have started.
+    pub fn needs_mesh(&self) -> bool {
+        !self.logs_for_itself() && !matches!(self, Self::Up(_) | Self::Status(_))
+    }
 }
 
 fn after_help() -> String {

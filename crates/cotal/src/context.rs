@@ -212,8 +212,9 @@ impl Target {
         let secret = FileStore::new(self.root.clone()).get(&key)?.ok_or_else(|| {
             let space = &self.space;
             let message = format!(
-                "space {space} has no agent {principal}: add it with `cotal agent add {name} \
-                 --read CHANNEL --post CHANNEL`"
+                "this root has no credential of {principal} in space {space}: `cotal agent add {name} \
+                 --read CHANNEL --post CHANNEL` makes one; if `cotal agent list` shows {principal}, \
+                 retire it first"
             );
             Failure::new(Exit::Absent, message)
         })?;

@@ -36,12 +36,17 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let ctx = Context::from_process(&cli.global);
+    let needs_mesh = cli.command.needs_mesh();
     match run(cli, &ctx) {
         Ok(exit) => exit.into(),
         Err(error) => {
             let exit = Exit::of(&error);
             if exit != Exit::Ok {
                 ctx.out.error(&error);
+            }
+            if exit == Exit::Unreachable && needs_mesh {
+                ctx.out
+                    .note("  `cotal up` starts the mesh of a root; `cotal status` tells what runs");
             }
             exit.into()
         }

@@ -13,7 +13,7 @@ use cotal_wire::creds::Claims;
 use cotal_wire::{Channel, Role};
 
 use crate::cli::MeshArgs;
-use crate::context::Context;
+use crate::context::{Context, principal};
 use crate::exit::{Exit, Failure};
 
 /// Which agent a command speaks as.
@@ -62,6 +62,16 @@ impl AgentArgs {
 
     /// A creds file says by itself who and where; only the broker's address is missing.
     fn file_options(&self, file: &PathBuf, ctx: &Context) -> anyhow::Result<EndpointOptions> {
+        let claims = claims_of(file)?;
+        if let Some(name) = &self.name {
+            let (named, whose) = (principal(name)?, claims.principal());
+            if whose.as_ref().ok() != Some(&named) {
+                let whose = whose.map_or_else(|e| e.to_string(), |whose| whose.to_string());
+                let message =
+                    format!("{} is the credential of {whose}, not of {named}", file.display());
+                return Err(Failure::new(Exit::Usage, message).into());
+            }
+        }
         if let Some(server) = &self.mesh.server {
             let tls = if server.starts_with("tls://") {
                 TlsMode::Required { ca: None }
@@ -71,7 +81,7 @@ impl AgentArgs {
             return Ok(EndpointOptions::from_file(server, file).tls(tls));
         }
         let mut mesh = self.mesh.clone();
-        mesh.space = mesh.space.or(space_of(file)?);
+        mesh.space = mesh.space.or(claims.space().ok());
         let target = ctx
             .target(&mesh)
             .context("no --server was named, and no root here knows the credential's space")?;
@@ -79,12 +89,12 @@ impl AgentArgs {
     }
 }
 
-fn space_of(file: &PathBuf) -> anyhow::Result<Option<cotal_wire::Space>> {
+fn claims_of(file: &PathBuf) -> anyhow::Result<Claims> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| Failure::new(Exit::Absent, format!("{}: {e}", file.display())))?;
     let creds = cotal_wire::creds::Creds::parse(&text)
         .map_err(|e| Failure::new(Exit::Usage, format!("{}: {e}", file.display())))?;
-    Ok(Claims::space(&creds.claims).ok())
+    Ok(creds.claims)
 }
 
 /// Reads a channel of the command line.

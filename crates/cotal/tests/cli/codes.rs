@@ -15,9 +15,15 @@ fn each_kind_of_failure_has_its_own_code_and_says_what_to_do() {
     site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
     site.run(&["post", "b", "hello", "--as", "alice"]).ends(3);
     site.run(&["post", "a", "hello", "--as", "alice"]).ok();
+    let creds = site.path("main/agents/local.alice.creds");
+    let creds = creds.to_str().unwrap();
+    site.run(&["post", "a", "hello", "--as", "Alice", "--creds", creds]).ok();
+    site.run(&["post", "a", "hello", "--as", "bob", "--creds", creds])
+        .ends(2)
+        .says("the credential of local.alice, not of local.bob");
     site.run(&["down"]).ok();
-    site.run(&["post", "a", "hello", "--as", "alice"]).ends(9);
-    site.run(&["agent", "list"]).ends(9);
+    site.run(&["post", "a", "hello", "--as", "alice"]).ends(9).says("`cotal up` starts");
+    site.run(&["agent", "list"]).ends(9).says("`cotal up` starts");
 }
 
 #[test]
