@@ -4,7 +4,7 @@
 //! retried or redelivered is harmless, because a copy's message id is the same every time. A lane that
 //! does not serve any more routes nothing and answers for no post.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cotal_nats::{
     BatchError, Bytes, Connection, Delivery, Gather, NatsError, Outgoing, PullError, Ticket, Writer,
@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::joins::{Deference, Joins};
 use crate::pulse::Beat;
 use crate::reader::ReaderProgress;
 use crate::room::Room;
@@ -62,6 +63,8 @@ pub(crate) struct Fanout {
     /// The last post settled before this lane.
     pub(crate) floor: u64,
     pub(crate) beat: Beat,
+    /// Joins that go first.
+    pub(crate) joins: Joins,
 }
 
 /// A post that has been read and awaits its plan.
@@ -87,17 +90,22 @@ impl Fanout {
         let mut under_way = FuturesUnordered::new();
         let mut marks = FuturesUnordered::new();
         let mut room = Room::new(self.backlog);
+        let mut deference = Deference::default();
         let mut want = BATCH;
         loop {
             room.reader(&self.reader.borrow_and_update());
-            while let Some(post) = ready.pop_front_if(|_| room.is_free() && self.gate.is_open()) {
+            while let Some(post) = ready.pop_front_if(|_| {
+                let first = deference.waits(self.joins.any(), Instant::now());
+                !first && room.is_free() && self.gate.is_open()
+            }) {
                 if let Some(routed) = self.route(post).await {
                     want = batch_size(routed.1);
                     room.routed();
                     under_way.push(finish(routed));
                 }
             }
-            // They were fresh when it was proven; meanwhile the process may have been paused.
+            // They were fresh when it was proven; meanwhile the process may have been paused, or a join
+            // goes first.
             if room.is_free() && !ready.is_empty() {
                 checking.push_front(self.check(ready.drain(..).collect(), &stop));
             }

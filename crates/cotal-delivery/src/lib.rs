@@ -21,6 +21,7 @@ mod fanout;
 mod gate;
 mod hasten;
 mod intake;
+mod joins;
 mod lane;
 mod lease;
 mod members;

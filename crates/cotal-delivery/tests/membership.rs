@@ -8,10 +8,12 @@ use cotal_delivery::Lane;
 use cotal_nats::{Delivery, NatsError, Subject};
 use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually};
 use cotal_wire::control::{Code, JoinShortfall, Reply};
+use cotal_wire::envelope::parse_entry;
 use cotal_wire::names::{Bucket, DEFAULTS_KEY, DELIVERY, FANOUT, READER, member_key};
 use cotal_wire::rows::{DeliveryClass, MemberRow, MemberState};
 use cotal_wire::{Channel, Lifecycle};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 const TEAM: &str = "team.backend";
 
@@ -47,6 +49,43 @@ async fn wait_for_row(
 ) {
     let look = || god.member(TEAM, member);
     eventually(what, look, |row| row.as_ref().is_some_and(|(row, _)| good(row))).await;
+}
+
+/// Fan-out sees a new row while the join still copies what was posted before: what it would write
+/// meanwhile waits. Every second post is on another channel of the member.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_2_a_member_that_joins_under_load_gets_its_posts_in_order() {
+    const OTHER: &str = "team.other";
+    let (mesh, _lane, alice, god) = start().await;
+    mesh.set_class(OTHER, DeliveryClass::Durable).await;
+    let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
+    bob.join(OTHER).await;
+    let done = CancellationToken::new();
+    let posting = tokio::spawn({
+        let done = done.clone();
+        async move {
+            let mut n = 0;
+            while !done.is_cancelled() {
+                let channel = if n % 2 == 0 { TEAM } else { OTHER };
+                alice.post(channel, &format!("p{n}"), &[]).await;
+                n += 1;
+            }
+        }
+    });
+    for _ in 0..20 {
+        let joined = bob.join(TEAM).await;
+        bob.leave(TEAM, joined.generation).await;
+    }
+    done.cancel();
+    posting.await.expect("the poster");
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    let entries = god.entries(&bob.lifecycle).await;
+    let seqs: Vec<u64> =
+        entries.iter().map(|entry| parse_entry(&entry.payload).expect("an entry").seq).collect();
+    assert!(seqs.len() > 40, "{seqs:?}");
+    let late: Vec<_> = seqs.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
+    assert!(late.is_empty(), "out of order: {late:?}");
 }
 
 /// The deputy: the broker writes for whoever it answers, and checks no reply subject.

@@ -28,6 +28,7 @@ use crate::fanout::Fanout;
 use crate::gate::Gate;
 use crate::hasten::{ACK_WAIT_NS, Hasten};
 use crate::intake::Intake;
+use crate::joins::Joins;
 use crate::lease::Lease;
 use crate::members::Members;
 use crate::pulse::{Progress, Witness};
@@ -79,6 +80,7 @@ pub(super) struct Parts {
     progress: Arc<watch::Sender<ReaderProgress>>,
     batches: Arc<watch::Sender<Batches>>,
     returned: Returned,
+    joins: Joins,
     recall: Mutex<Option<mpsc::Receiver<Lifecycle>>>,
 }
 
@@ -115,6 +117,7 @@ impl Parts {
             alive,
             batches: Arc::default(),
             returned: Returned::default(),
+            joins: Joins::default(),
             recall: Mutex::new(Some(recall)),
             counters: Arc::default(),
             progress: Arc::new(watch::Sender::new(ReaderProgress::default())),
@@ -353,6 +356,7 @@ impl Parts {
             open: BTreeSet::new(),
             floor: info.ack_floor.stream_seq,
             beat: self.alive.beat("fan-out"),
+            joins: self.joins.clone(),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(fanout.run(token).await?) });
@@ -457,6 +461,7 @@ impl Parts {
             reader: self.progress.subscribe(),
             writer_identity: self.incarnation.clone(),
             turns: Turns::default(),
+            joins: self.joins.clone(),
             inventories,
         }
     }

@@ -1,8 +1,9 @@
 //! Catch-up: what was posted between a join and the moment fan-out began to see its row.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use cotal_nats::{Bytes, NatsError, StoredMessage};
+use cotal_nats::{Bytes, NatsError, Outgoing, StoredMessage, Ticket};
 use cotal_rules::directory::Membership;
 use cotal_rules::fanout::{Copy, Plan};
 use cotal_rules::membership::{self as rules, CloseStep, SubjectFill};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use super::{Registry, RegistryError};
 use crate::counters::add;
 use crate::fanout::make_copies;
+use crate::joins::Joining;
 
 /// Posts read at once, and copies put before the reader at once.
 const CHUNK: usize = 200;
@@ -22,13 +24,15 @@ const CHUNK: usize = 200;
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Registry {
+    /// Copies the posts after the start of the range, up to its end. `joining` ends with the last of
+    /// them on their way, or with an error.
     pub(super) async fn catch_up(
         &self,
         channel: &Channel,
         member: &Lifecycle,
         generation: u64,
-        after: u64,
-        until: u64,
+        Range { start: after, end: until }: Range<u64>,
+        mut joining: Option<Joining>,
     ) -> Result<(), RegistryError> {
         let chat = self.space.chat_stream();
         let filter = self.space.chat_channel(&channel.into());
@@ -39,19 +43,30 @@ impl Registry {
                 return Ok(());
             };
             let posts = page.messages.iter().filter(|m| m.seq <= until);
-            self.copy_posts(posts, channel, member, generation).await?;
+            let copies = self.copies(posts, channel, member, generation);
             next = last + 1;
+            if copies.is_empty() {
+                continue;
+            }
+            self.serves()?;
+            let count = copies.len() as u64;
+            let written = self.writer.submit(copies).await?;
+            if page.messages.len() < CHUNK || next > until {
+                // The last: what fan-out writes from here on stands behind it.
+                drop(joining.take());
+            }
+            self.taken(written, count).await?;
         }
         Ok(())
     }
 
-    async fn copy_posts<'a>(
+    fn copies<'a>(
         &self,
         posts: impl Iterator<Item = &'a StoredMessage>,
         channel: &Channel,
         member: &Lifecycle,
         generation: u64,
-    ) -> Result<(), RegistryError> {
+    ) -> Vec<Outgoing> {
         let mut copies = Vec::new();
         for post in posts {
             let Some((sender, found)) = self.space.parse_chat(&post.subject) else {
@@ -71,13 +86,12 @@ impl Registry {
             let made = make_copies(&self.space, payload, post.seq, channel, &sender, &head, &plan);
             copies.extend(made);
         }
-        if copies.is_empty() {
-            return Ok(());
-        }
-        self.serves()?;
-        let count = copies.len() as u64;
-        let written = self.writer.submit(copies).await?.await;
-        written.map_err(|error| match error.failed.into_iter().next() {
+        copies
+    }
+
+    /// Waits until a chunk is confirmed, and the reader has taken it.
+    async fn taken(&self, written: Ticket, count: u64) -> Result<(), RegistryError> {
+        written.await.map_err(|error| match error.failed.into_iter().next() {
             Some((_, error)) => error,
             None => NatsError::Closed,
         })?;

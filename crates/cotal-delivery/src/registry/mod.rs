@@ -26,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::counters::Counters;
 use crate::gate::Gate;
+use crate::joins::{Joining, Joins};
 use crate::reader::ReaderProgress;
 use crate::view::{Feed, Seen, View};
 
@@ -48,6 +49,7 @@ pub(crate) struct Registry {
     pub(crate) reader: watch::Receiver<ReaderProgress>,
     pub(crate) writer_identity: String,
     pub(crate) turns: Turns,
+    pub(crate) joins: Joins,
     pub(crate) inventories: Inventories,
 }
 
@@ -113,6 +115,8 @@ impl Registry {
         member: &Lifecycle,
     ) -> Result<Joined, RegistryError> {
         let (current, tombstone) = self.read_row(key, channel, member).await?;
+        // Before the cursor is read, so that fan-out routes no later post without the row.
+        let joining = self.joins.begin();
         let cursor = self.connection.last_seq(&self.space.chat_stream()).await?;
         let acl = self.read_acl(member).await?;
         match rules::join(
@@ -127,7 +131,7 @@ impl Registry {
             JoinStep::AlreadyJoined { membership } => {
                 let routed = u64::MAX;
                 let seen = Seen { revision: membership.revision, routed };
-                self.activate(key, channel, member, membership, seen).await
+                self.activate(key, channel, member, membership, seen, None).await
             }
             JoinStep::Write(write) => {
                 let seen = self.view.expect_member(key);
@@ -135,7 +139,7 @@ impl Registry {
                 self.confirm(key, channel, member, write.row.generation, revision).await?;
                 let seen = self.seen(seen, revision).await?;
                 let membership = Membership::of(&write.row, revision);
-                self.activate(key, channel, member, membership, seen).await
+                self.activate(key, channel, member, membership, seen, Some(joining)).await
             }
         }
     }
@@ -212,7 +216,7 @@ impl Registry {
     }
 
     /// Copies what was posted between the join and the moment fan-out began to see the row, then
-    /// marks the row as activated.
+    /// marks the row as activated. Fan-out waits for the first of it when it is told of the join.
     async fn activate(
         &self,
         key: &str,
@@ -220,13 +224,14 @@ impl Registry {
         member: &Lifecycle,
         membership: Membership,
         seen: Seen,
+        joining: Option<Joining>,
     ) -> Result<Joined, RegistryError> {
         let state = self.connection.stream_state(&self.space.chat_stream()).await?;
         let fence = state.last_seq;
         let generation = membership.generation;
         let join = membership.join_cursor;
         let until = fence.min(seen.routed);
-        self.catch_up(channel, member, generation, join, until).await?;
+        self.catch_up(channel, member, generation, join..until, joining).await?;
         if self.window_evicted(channel, join, fence, state.first_seq).await? {
             self.close_evicted(key, channel, member, &membership).await?;
             let reason = Some(JoinShortfall::Evicted);
@@ -336,7 +341,7 @@ impl Registry {
             return Err(RegistryError::Refused(refusal));
         }
         let seen = Seen { revision: row.revision, routed: u64::MAX };
-        self.activate(&key, channel, member, row, seen).await.map(drop)
+        self.activate(&key, channel, member, row, seen, None).await.map(drop)
     }
 
     /// Waits for a turn at a row; a lifecycle that is being retired gets none.
