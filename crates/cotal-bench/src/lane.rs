@@ -15,8 +15,10 @@ pub(crate) async fn run(space: &str, root: &Path, server: &str) -> anyhow::Resul
     let store = Arc::new(FileStore::new(Root::init(root)?));
     let mut lane = Lane::start(LaneOptions::new(Space::parse(space)?, server, store));
     let mut stage = lane.stage();
-    if matches!(*stage.wait_for(|s| matches!(s, Stage::Ready | Stage::Ended)).await?, Stage::Ready)
-    {
+    if matches!(
+        *stage.wait_for(|s| matches!(s, Stage::Ready | Stage::Ended { .. })).await?,
+        Stage::Ready
+    ) {
         eprintln!("serving");
     }
     tokio::select! {

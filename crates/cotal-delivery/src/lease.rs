@@ -67,6 +67,26 @@ pub enum LeaseError {
     },
 }
 
+impl LeaseError {
+    /// Whether a row that this process wrote may still stand. Whoever read another's row, or what is
+    /// no lease at all, knows that its own is gone.
+    pub(crate) fn may_leave_a_row(&self) -> bool {
+        match self {
+            Self::Held { .. } | Self::Tampered(_) | Self::Taken { .. } => false,
+            Self::Refused { .. } | Self::NotReacquired { .. } => true,
+        }
+    }
+}
+
+/// What became of the row at a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// No row of this run is left.
+    Proven,
+    /// One may stand, and expires by itself.
+    Unproven,
+}
+
 /// What the keeper tells the lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -208,7 +228,7 @@ pub(crate) fn lease(
 
 impl Keeper {
     /// Claims, keeps and releases the lease. Ends when it is released, or lost for good.
-    pub(crate) async fn run(mut self) -> Result<(), LeaseError> {
+    pub(crate) async fn run(mut self) -> Result<Release, LeaseError> {
         let mut input = Input::Start;
         let mut asked = None;
         loop {
@@ -262,17 +282,17 @@ impl Keeper {
         }
     }
 
-    fn end(&self, exit: Exit) -> Result<(), LeaseError> {
+    fn end(&self, exit: Exit) -> Result<Release, LeaseError> {
         self.gate.set(None);
         let space = self.space.clone();
         match exit {
             Exit::Stopped { released: true } => {
                 info!(%space, "the lease is released");
-                Ok(())
+                Ok(Release::Proven)
             }
             Exit::Stopped { released: false } => {
                 warn!(%space, "the lease was not released; it expires within 30 s");
-                Ok(())
+                Ok(Release::Unproven)
             }
             Exit::Held { holder, .. } => Err(LeaseError::Held { space, holder }),
             Exit::Tampered => Err(LeaseError::Tampered(space)),

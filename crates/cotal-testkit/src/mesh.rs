@@ -395,8 +395,8 @@ impl Mesh {
 /// When it ends instead.
 pub async fn serving(mut lane: Lane) -> Lane {
     let mut stage = lane.stage();
-    let ready = stage.wait_for(|s| matches!(s, Stage::Ready | Stage::Ended)).await;
-    if *ready.expect("a running lane") == Stage::Ended {
+    let ready = stage.wait_for(|s| matches!(s, Stage::Ready | Stage::Ended { .. })).await;
+    if matches!(*ready.expect("a running lane"), Stage::Ended { .. }) {
         panic!("the lane ended instead of serving: {:?}", lane.ended().await);
     }
     lane

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
 use crate::gate;
-use crate::lease::{self, Keeper, Lease, LeaseError};
+use crate::lease::{self, Keeper, Lease, LeaseError, Release};
 use crate::pulse::Progress;
 use crate::view::ViewError;
 use parts::{Claim, Parts};
@@ -78,7 +78,10 @@ pub enum Stage {
     /// The rails are bound and the row says `ready`.
     Ready,
     /// The lane has ended.
-    Ended,
+    Ended {
+        /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
+        released: bool,
+    },
 }
 
 /// Why a lane ended by itself.
@@ -184,9 +187,27 @@ async fn run(
     stop: CancellationToken,
     stage: watch::Sender<Stage>,
 ) -> Result<(), LaneError> {
-    let outcome = claim_and_serve(&options, progress, &stop, &stage).await;
-    stage.send_replace(Stage::Ended);
+    // Whatever fails before the claim leaves no row.
+    let ended = claim_and_serve(&options, progress, &stop, &stage).await;
+    let End { outcome, released } = ended.unwrap_or_else(End::unclaimed);
+    stage.send_replace(Stage::Ended { released });
     outcome
+}
+
+/// How a lane ended, and whether it provably left no lease row of its own.
+struct End {
+    outcome: Result<(), LaneError>,
+    released: bool,
+}
+
+impl End {
+    fn unclaimed(error: LaneError) -> Self {
+        Self { outcome: Err(error), released: true }
+    }
+
+    fn stopped_unclaimed() -> Self {
+        Self { outcome: Ok(()), released: true }
+    }
 }
 
 async fn claim_and_serve(
@@ -194,7 +215,7 @@ async fn claim_and_serve(
     progress: Progress,
     stop: &CancellationToken,
     stage: &watch::Sender<Stage>,
-) -> Result<(), LaneError> {
+) -> Result<End, LaneError> {
     let identity = credentials::load(&*options.store, &options.space)?;
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
@@ -202,12 +223,12 @@ async fn claim_and_serve(
     let dialled = tokio::select! {
         dialled = Connection::connect(connect.clone()) => dialled,
         // Nothing is claimed yet, so there is nothing to wait for and nothing to release.
-        () = stop.cancelled() => return Ok(()),
+        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
     };
     let connection = dialled.map_err(broker("cannot connect"))?;
     let ttl = tokio::select! {
         ttl = lease::lifetime(&connection, &options.space, options.lease_ttl) => ttl,
-        () = stop.cancelled() => return Ok(()),
+        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
     };
     let conn_id = connection.conn_id();
     let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
@@ -222,9 +243,9 @@ async fn claim_and_serve(
     );
     let claim = Claim { identity, incarnation, gate, progress };
     let parts = Parts::new(options, &connection, connect, claim);
-    let outcome = under_lease(&parts, lease, keeper, stop, stage).await;
+    let end = under_lease(&parts, lease, keeper, stop, stage).await;
     connection.close(FINISH_WITHIN).await;
-    outcome
+    Ok(end)
 }
 
 /// Runs the keeper beside the lane, and releases the lease last of all.
@@ -234,10 +255,10 @@ async fn under_lease(
     keeper: Keeper,
     stop: &CancellationToken,
     stage: &watch::Sender<Stage>,
-) -> Result<(), LaneError> {
+) -> End {
     let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
     let served = tokio::select! {
-        lost = &mut keeper.0 => return Ok(joined(lost)?),
+        lost = &mut keeper.0 => return concluded(Ok(()), joined(lost)),
         served = async {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -248,8 +269,15 @@ async fn under_lease(
         } => served,
     };
     lease.release().await;
-    let released = joined((&mut keeper.0).await);
-    served.and(released.map_err(LaneError::from))
+    concluded(served, joined((&mut keeper.0).await))
+}
+
+fn concluded(served: Result<(), LaneError>, kept: Result<Release, LeaseError>) -> End {
+    let released = match &kept {
+        Ok(release) => *release == Release::Proven,
+        Err(error) => !error.may_leave_a_row(),
+    };
+    End { outcome: served.and(kept.map(drop).map_err(LaneError::from)), released }
 }
 
 /// A task that does not outlive its owner.
@@ -261,7 +289,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-fn joined(ended: Result<Result<(), LeaseError>, JoinError>) -> Result<(), LeaseError> {
+fn joined(ended: Result<Result<Release, LeaseError>, JoinError>) -> Result<Release, LeaseError> {
     // A panic of the keeper is a defect of this process; its row expires by itself.
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

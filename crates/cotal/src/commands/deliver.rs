@@ -149,7 +149,11 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
     recorder.abort();
     // A record that is just being written must be there before it can be removed.
     let _ = recorder.await;
-    if let Err(error) = record.remove_if(std::process::id()) {
+    // A lease that still stands refuses the next daemon. The record, whose process is gone by then,
+    // is what `up` knows of that death by, as of any other: so it waits until the lease expires.
+    if matches!(*lane.stage().borrow(), Stage::Ended { released: true })
+        && let Err(error) = record.remove_if(std::process::id())
+    {
         warn!(%space, %error, "the process record could not be removed");
     }
     Ok(ended?)
@@ -171,7 +175,7 @@ async fn attend(
             Stage::Claimed => {
                 notifier.status(&format!("space {space}: holds the lease, not bound"));
             }
-            Stage::Ended => return std::future::pending().await,
+            Stage::Ended { .. } => return std::future::pending().await,
             Stage::Ready => {
                 let proof = progress.proven(notifier.every()).await;
                 notifier.proven(match proof {

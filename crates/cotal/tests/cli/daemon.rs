@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::site::{Run, Site, free_lease, is_alive, signal, wait_until};
+use crate::site::{Run, Site, free_lease, free_lease_of, is_alive, signal, wait_until};
 
 fn stop_daemon(site: &Site) {
     let daemon = site.daemon();
@@ -47,6 +47,51 @@ async fn lif_6_up_waits_for_the_lease_of_a_daemon_that_provably_died() {
     assert!(up.wait().unwrap().success(), "{said:?}");
     assert!(said.iter().any(|line| line.contains("answered that it serves")), "{said:?}");
     site.run(&["status"]).ok();
+}
+
+/// A daemon whose broker is gone ends by itself, and cannot release its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_6_up_waits_for_each_lease_that_a_lost_broker_left_behind() {
+    let site = Site::new();
+    let window = ("COTAL_DELIVERY_BROKER_GONE_MS", "200");
+    let begin =
+        |args: &[&str]| Run::of(site.command(args).env(window.0, window.1).output().unwrap()).ok();
+    let server = begin(&["up", "--detach", "--server-port", "0"]).out;
+    begin(&["space", "add", "other"]);
+    let spaces = ["main", "other"];
+    let ended = spaces.map(|space| (space, site.pid(&format!("delivery.{space}.pid"))));
+    signal(site.broker(), Signal::KILL);
+    for (_, daemon) in ended {
+        wait_until("the daemon's end", || !is_alive(daemon));
+    }
+    let mut up = site.command(&["up", "--detach"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    for (space, daemon) in ended {
+        let waits = format!("{space}: delivery daemon {daemon} died and its lease still stands");
+        assert!(lines.any(|line| line.contains(&waits)), "it did not wait in {space}");
+        // The record of a daemon that ended is nobody to a monitor, here with the broker back.
+        site.run(&["status", "--components", "--space", space]).ends(1);
+        free_lease_of(&site, server.trim(), space).await;
+    }
+    let said: Vec<String> = lines.collect();
+    assert!(up.wait().unwrap().success(), "{said:?}");
+    for (space, daemon) in ended {
+        assert_ne!(site.pid(&format!("delivery.{space}.pid")), daemon);
+    }
+    site.run(&["status", "--components"]).ok();
+}
+
+#[test]
+fn lif_11_what_a_lost_broker_left_behind_is_nobody_to_down() {
+    let site = Site::new();
+    let mut up = site.command(&["up", "--detach", "--server-port", "0"]);
+    Run::of(up.env("COTAL_DELIVERY_BROKER_GONE_MS", "200").output().unwrap()).ok();
+    let daemon = site.daemon();
+    signal(site.broker(), Signal::KILL);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    assert_eq!(site.daemon(), daemon, "it is what is known of the lease that stands");
+    site.run(&["down"]).ok().says("delivery daemon was not running");
 }
 
 #[test]

@@ -90,11 +90,17 @@ impl Site {
 
 /// Deletes the row of the lease, as 30 s of silence would; only the daemon's credential may.
 pub async fn free_lease(site: &Site, server: &str) {
-    let creds = cotal_nats::Creds::parse(&site.read("main/delivery.creds")).unwrap();
+    free_lease_of(site, server, "main").await;
+}
+
+/// The same in another space of the root.
+pub async fn free_lease_of(site: &Site, server: &str, space: &str) {
+    let creds = site.read(&format!("{space}/delivery.creds"));
+    let creds = cotal_nats::Creds::parse(&creds).unwrap();
     let source = cotal_nats::CredsSource::new(creds);
     let options = cotal_nats::ConnectOptions::new(server, "test", source);
     let connection = cotal_nats::Connection::connect(options).await.unwrap();
-    let space = cotal_wire::Space::parse("main").unwrap();
+    let space = cotal_wire::Space::parse(space).unwrap();
     let bucket = space.bucket(cotal_wire::names::Bucket::Delivery);
     let bucket = cotal_nats::Bucket::new(&connection, &bucket);
     bucket.delete(cotal_wire::names::LEASE_KEY, None).await.unwrap();
