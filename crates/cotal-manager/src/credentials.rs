@@ -3,7 +3,9 @@
 //! Invariant: a credential that is right is not touched, and a renewal never changes the identity
 //! it belongs to (CRD-7).
 
-use cotal_trust::{Minted, UserKey, mint_of_rotation, mint_profile};
+use cotal_trust::{
+    AccountKeys, Minted, UnfitError, UserKey, mint_of_rotation, mint_profile, read_creds,
+};
 use cotal_wire::Space;
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
@@ -29,7 +31,7 @@ pub enum Reason {
     /// There was none.
     #[error("there was none")]
     Missing,
-    /// What was there does not read.
+    /// What was there does not read, or is not what was signed.
     #[error("the old one was damaged")]
     Damaged,
     /// What was there belongs to another account.
@@ -67,22 +69,19 @@ pub fn ensure_daemon_credentials(
     let mut found = Vec::new();
     for kind in DAEMON_CREDENTIALS {
         let key = SecretKey::new(authority.space(), kind.clone());
-        let have = store.get(&key)?.map(|secret| Creds::parse(secret.expose()).ok());
-        let reason = judge(authority, &kind, have.as_ref().map(Option::as_ref), now)?;
-        found.push(Found { key, kind, creds: have.flatten(), reason });
+        let secret = store.get(&key)?;
+        let read = secret.as_ref().map(|one| read_stored_creds(authority, &kind, one.expose()));
+        let reason = judge(authority, &kind, read.as_ref(), now)?;
+        found.push(Found { key, kind, secret, creds: read.and_then(Result::ok), reason });
     }
     rotate_together(&mut found);
     let rotation = format!("{now}-{}", UserKey::generate().public_key());
     let mut renewed = Vec::new();
-    for Found { key, kind, creds, reason } in found {
+    for Found { key, kind, secret, reason, .. } in found {
         let Some(reason) = reason else { continue };
-        let user = match creds {
-            Some(creds) if reason != Reason::Foreign => {
-                UserKey::from_seed(&Secret::new(creds.seed)).ok()
-            }
-            None if kind == SecretKind::Delivery && reason == Reason::Missing => {
-                set_aside(authority)?
-            }
+        let user = match secret {
+            Some(secret) if reason != Reason::Foreign => key_in(secret.expose()),
+            None if kind == SecretKind::Delivery => set_aside(authority)?,
             _ => None,
         };
         let user = user.unwrap_or_else(UserKey::generate);
@@ -91,6 +90,19 @@ pub fn ensure_daemon_credentials(
         renewed.push(Renewed { kind, reason });
     }
     Ok(renewed)
+}
+
+/// Reads a stored credential of the space, the daemon's or an agent's, and verifies that the
+/// account it belongs to signed it.
+///
+/// # Errors
+/// When the text is damaged, or of another account.
+pub fn read_stored_creds(
+    authority: &Authority,
+    kind: &SecretKind,
+    text: &str,
+) -> Result<Creds, UnfitError> {
+    read_creds(text, account_of(authority, kind))
 }
 
 /// Renews what a daemon of the root runs on, unless its credential was taken away: whoever stopped
@@ -130,13 +142,19 @@ pub fn set_aside_credential(root: &Root, space: &Space) -> Result<(), ManagerErr
     let Some(secret) = store.get(&key)? else {
         return Ok(());
     };
-    // What does not read holds no key, and an older one that was kept is still the daemon's.
-    if let Ok(creds) = Creds::parse(secret.expose()) {
+    // Where no key reads, an older one that was kept is still the daemon's.
+    if let Some(key) = key_in(secret.expose()) {
         let path = root.delivery_seed(&Segment::from(space));
-        files::replace(&path, format!("{}\n", creds.seed).as_bytes(), Privacy::Secret)?;
+        let seed = key.seed()?;
+        files::replace(&path, format!("{}\n", seed.expose()).as_bytes(), Privacy::Secret)?;
     }
     store.delete(&key)?;
     Ok(())
+}
+
+/// The key in a stored credential: damage to the JWT does not take the identity away (CRD-7).
+fn key_in(text: &str) -> Option<UserKey> {
+    UserKey::from_seed(&Secret::new(Creds::seed_of(text)?)).ok()
 }
 
 /// The key that [`set_aside_credential`] kept, if it reads.
@@ -150,6 +168,8 @@ fn set_aside(authority: &Authority) -> Result<Option<UserKey>, ManagerError> {
 struct Found {
     key: SecretKey,
     kind: SecretKind,
+    secret: Option<Secret>,
+    /// What `secret` reads as, where it is a credential of its account.
     creds: Option<Creds>,
     reason: Option<Reason>,
 }
@@ -172,35 +192,34 @@ fn rotate_together(found: &mut [Found]) {
     }
 }
 
+/// The account that signs a credential: the `$SYS` pair's is the system account.
+fn account_of<'a>(authority: &'a Authority, kind: &SecretKind) -> &'a AccountKeys {
+    match kind {
+        SecretKind::MembershipObserver | SecretKind::ConnectionEvictor => {
+            authority.trust().system()
+        }
+        _ => authority.account().keys(),
+    }
+}
+
 /// What is wrong with a stored credential, if anything.
 fn judge(
     authority: &Authority,
     kind: &SecretKind,
-    have: Option<Option<&Creds>>,
+    read: Option<&Result<Creds, UnfitError>>,
     now: i64,
 ) -> Result<Option<Reason>, ManagerError> {
-    let creds = match have {
+    let creds = match read {
         None => return Ok(Some(Reason::Missing)),
-        Some(None) => return Ok(Some(Reason::Damaged)),
-        Some(Some(creds)) => creds,
+        Some(Err(UnfitError::Foreign { .. })) => return Ok(Some(Reason::Foreign)),
+        Some(Err(_)) => return Ok(Some(Reason::Damaged)),
+        Some(Ok(creds)) => creds,
     };
     let claims = &creds.claims;
-    let account = match kind {
-        SecretKind::Delivery | SecretKind::MembershipRw => authority.account().public_key(),
-        _ => authority.trust().system().public_key(),
-    };
-    if claims.account != account {
-        return Ok(Some(Reason::Foreign));
-    }
-    let Ok(key) = UserKey::from_seed(&Secret::new(&creds.seed)) else {
-        return Ok(Some(Reason::Damaged));
-    };
-    if key.public_key() != claims.subject.as_str() {
-        return Ok(Some(Reason::Damaged));
-    }
     if is_past_half(claims.issued_at, claims.expires_at, now) {
         return Ok(Some(Reason::Aged));
     }
+    let key = UserKey::from_seed(&Secret::new(&creds.seed))?;
     let granted = permissions(authority, kind, &key)?;
     let same = claims.pub_allow == granted.pub_allow && claims.sub_allow == granted.sub_allow;
     Ok((!same).then_some(Reason::Outdated))
@@ -349,6 +368,60 @@ mod tests {
         }
         let empty = MemoryStore::new("m");
         assert_eq!(ensure_daemon_credentials(&own, &empty).unwrap().len(), 4);
+    }
+
+    /// The text with the character at `at` of part `part` of its JWT changed.
+    fn damaged(creds: &Creds, part: usize) -> Secret {
+        let mut parts: Vec<String> = creds.jwt.split('.').map(str::to_owned).collect();
+        let at = parts[part].len() / 2;
+        let other = if &parts[part][at..=at] == "A" { "B" } else { "A" };
+        parts[part].replace_range(at..=at, other);
+        Secret::new(Creds::render(&parts.join("."), &creds.seed))
+    }
+
+    #[test]
+    fn crd_7_a_jwt_damaged_in_any_part_is_minted_anew_for_its_key() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        for kind in [SecretKind::Delivery, SecretKind::MembershipRw] {
+            for part in 0..3 {
+                let before = get(&store, &authority, &kind);
+                let at = SecretKey::new(authority.space(), kind.clone());
+                store.put(&at, &damaged(&before, part)).unwrap();
+                let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
+                let wanted = Renewed { kind: kind.clone(), reason: Reason::Damaged };
+                assert_eq!(renewed, [wanted], "part {part}");
+                let after = get(&store, &authority, &kind);
+                assert_eq!(after.claims.subject, before.claims.subject, "part {part}");
+                assert_eq!(ensure_daemon_credentials(&authority, &store).unwrap(), []);
+            }
+        }
+    }
+
+    #[test]
+    fn evc_1_damage_to_one_of_the_pair_rotates_both() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let at = SecretKey::new(authority.space(), SecretKind::ConnectionEvictor);
+        let evictor = get(&store, &authority, &at.kind);
+        store.put(&at, &damaged(&evictor, 2)).unwrap();
+        let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
+        let (first, second) = (SecretKind::MembershipObserver, SecretKind::ConnectionEvictor);
+        let wanted = [(first, Reason::Rotated), (second, Reason::Damaged)];
+        assert_eq!(renewed, wanted.map(|(kind, reason)| Renewed { kind, reason }));
+    }
+
+    #[test]
+    fn lif_10_what_is_taken_away_damaged_comes_back_under_its_key() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let before = get(&store, &authority, &SecretKind::Delivery);
+        let at = SecretKey::new(authority.space(), SecretKind::Delivery);
+        store.put(&at, &damaged(&before, 0)).unwrap();
+        set_aside_credential(authority.root(), authority.space()).unwrap();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let after = get(&store, &authority, &SecretKind::Delivery);
+        assert_eq!(after.claims.subject, before.claims.subject);
     }
 
     #[test]

@@ -33,9 +33,10 @@ pub use agents::{
     Added, Agent, AgentName, Agents, Begun, Done, NewAgent, Provisioning, Retired, Retirement,
 };
 pub use authority::{Authority, BrokerAddress, Office};
+pub use cotal_trust::UnfitError;
 pub use credentials::{
-    DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, renew_daemon_credentials,
-    renew_in, set_aside_credential,
+    DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, read_stored_creds,
+    renew_daemon_credentials, renew_in, set_aside_credential,
 };
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};

@@ -127,6 +127,7 @@ mod tests {
                 subject,
                 name: "delivery".into(),
                 account: "A1".into(),
+                issuer: "A1".into(),
                 issued_at: 1_000,
                 expires_at: Some(2_000),
                 tags: Vec::new(),

@@ -17,9 +17,11 @@ mod jwt;
 mod profile;
 mod trust;
 mod user;
+mod verify;
 
 pub use account::{AccountKeys, SpaceAccount};
 pub use error::{MintError, TrustError};
 pub use profile::{mint_named, mint_of_rotation, mint_profile, mint_system_profile};
 pub use trust::Trust;
 pub use user::{CONNECT_HEADROOM, Minted, UserKey, UserSpec, check_connect_line, mint_user};
+pub use verify::{UnfitError, read_creds};

@@ -1,6 +1,7 @@
 //! Credential files and the claims inside them (`wire.md` §1, §9).
 //!
-//! Reading proves shape only; whether the broker accepts a credential is the broker's to say.
+//! Reading proves shape only; who holds the account's keys can verify the signature as well, and
+//! whether the broker accepts a credential is the broker's to say.
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use crate::ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};
 use crate::names::Space;
 
 const MAX_CREDS: usize = 256 * 1024;
+const SIGNATURE_BYTES: usize = 64;
 
 /// Why a text is not a usable credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +58,8 @@ pub struct Claims {
     pub name: String,
     /// The account's nkey.
     pub account: String,
+    /// The nkey that signed it: the account's, or that of a signing key of the account.
+    pub issuer: String,
     /// When it was issued, Unix seconds.
     pub issued_at: i64,
     /// When it expires, Unix seconds.
@@ -66,6 +70,12 @@ pub struct Claims {
     pub pub_allow: Vec<String>,
     /// Subjects it may subscribe to.
     pub sub_allow: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct RawHeader {
+    typ: String,
+    alg: String,
 }
 
 #[derive(Deserialize)]
@@ -98,13 +108,21 @@ struct RawAllow {
 }
 
 impl Claims {
-    /// Reads the claims of a JWT without judging its signature.
+    /// Reads the claims of a JWT whose form is whole, without judging its signature.
     ///
     /// # Errors
-    /// When the text is not a user JWT.
+    /// When the text is not a user JWT, or one that the broker would refuse for its form.
     pub fn parse(jwt: &str) -> Result<Self, CredsError> {
         let bad = |what: &str| CredsError::Jwt(what.to_owned());
-        let body = jwt.split('.').nth(1).ok_or_else(|| bad("it has not three parts"))?;
+        let parts: Vec<&str> = jwt.split('.').collect();
+        let [header, body, signature] = parts[..] else {
+            return Err(bad("it has not three parts"));
+        };
+        check_header(header)?;
+        let signature = BASE64URL_NOPAD.decode(signature.as_bytes());
+        if !signature.is_ok_and(|bytes| bytes.len() == SIGNATURE_BYTES) {
+            return Err(bad("its signature is not one of ed25519"));
+        }
         let json = BASE64URL_NOPAD
             .decode(body.as_bytes())
             .map_err(|_| bad("its claims are not base64url"))?;
@@ -114,7 +132,8 @@ impl Claims {
         Ok(Self {
             subject,
             name: raw.name,
-            account: raw.nats.issuer_account.unwrap_or(raw.iss),
+            account: raw.nats.issuer_account.unwrap_or_else(|| raw.iss.clone()),
+            issuer: raw.iss,
             issued_at: raw.iat,
             expires_at: raw.exp.filter(|&exp| exp > 0),
             tags: raw.nats.tags,
@@ -179,6 +198,13 @@ impl Creds {
         Ok(Self { jwt: jwt.to_owned(), seed: seed.to_owned(), claims })
     }
 
+    /// The seed of a file of which nothing else need be whole, so that a credential whose JWT is
+    /// damaged can be minted anew for the same key.
+    #[must_use]
+    pub fn seed_of(text: &str) -> Option<&str> {
+        block(text, "USER NKEY SEED")
+    }
+
     /// SHA-256 of the JWT in hex: how `reloadCreds` names a credential.
     #[must_use]
     pub fn fingerprint(&self) -> String {
@@ -199,6 +225,16 @@ impl Creds {
     }
 }
 
+/// The broker reads the two words in any case, and takes no other ones.
+fn check_header(header: &str) -> Result<(), CredsError> {
+    let bad = || CredsError::Jwt("its header is not that of a NATS JWT".to_owned());
+    let json = BASE64URL_NOPAD.decode(header.as_bytes()).map_err(|_| bad())?;
+    let raw: RawHeader = serde_json::from_slice(&json).map_err(|_| bad())?;
+    let is_nats =
+        raw.typ.eq_ignore_ascii_case("JWT") && raw.alg.eq_ignore_ascii_case("ed25519-nkey");
+    is_nats.then_some(()).ok_or_else(bad)
+}
+
 fn block<'a>(text: &'a str, title: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("BEGIN {title}"))?;
     let (_, rest) = rest.split_once('\n')?;
@@ -217,7 +253,45 @@ mod tests {
             "A".repeat(55),
             "b".repeat(26)
         );
-        format!("e30.{}.sig", BASE64URL_NOPAD.encode(claims.as_bytes()))
+        let header = r#"{"typ":"JWT","alg":"ed25519-nkey"}"#;
+        let parts = [header.as_bytes(), claims.as_bytes(), &[7; SIGNATURE_BYTES]];
+        parts.map(|part| BASE64URL_NOPAD.encode(part)).join(".")
+    }
+
+    #[test]
+    fn a_jwt_whose_form_is_damaged_does_not_read() {
+        let whole = jwt();
+        let [header, claims, signature] = whole.split('.').collect::<Vec<_>>()[..] else {
+            panic!("{whole}");
+        };
+        let header_of = |json: &str| BASE64URL_NOPAD.encode(json.as_bytes());
+        let other_type = header_of(r#"{"typ":"JWS","alg":"ed25519-nkey"}"#);
+        let other_algorithm = header_of(r#"{"typ":"JWT","alg":"none"}"#);
+        assert!(Claims::parse(&whole).is_ok());
+        for (damaged, why) in [
+            (format!("{header}.{claims}"), "three parts"),
+            (format!("{whole}.{signature}"), "three parts"),
+            (format!("e30.{claims}.{signature}"), "header"),
+            (format!("x{}.{claims}.{signature}", &header[1..]), "header"),
+            (format!("{}.{claims}.{signature}", &header[1..]), "header"),
+            (format!("{other_type}.{claims}.{signature}"), "header"),
+            (format!("{other_algorithm}.{claims}.{signature}"), "header"),
+            (format!("{header}.!{}.{signature}", &claims[1..]), "claims"),
+            (format!("{header}.{claims}."), "signature"),
+            (format!("{header}.{claims}.{}", &signature[4..]), "signature"),
+            (format!("{header}.{claims}.!{}", &signature[1..]), "signature"),
+        ] {
+            let error = Claims::parse(&damaged).unwrap_err().to_string();
+            assert!(error.contains(why), "wanted {why:?}: {error}: {damaged}");
+        }
+    }
+
+    #[test]
+    fn the_seed_of_a_file_with_a_damaged_jwt_still_reads() {
+        let text = Creds::render("damaged", "SUSEED");
+        assert!(Creds::parse(&text).is_err());
+        assert_eq!(Creds::seed_of(&text), Some("SUSEED"));
+        assert_eq!(Creds::seed_of(&text[..60]), None);
     }
 
     #[test]

@@ -97,3 +97,62 @@ fn crd_2_doctor_auth_shows_a_missed_renewal_and_repairs_it() {
     assert!(is_alive(daemon) && site.daemon() == daemon, "the daemon runs on");
     site.run(&["status"]).ok();
 }
+
+/// Changes one character of the header of the JWT in a `.creds` file.
+fn damage(site: &Site, below: &str) {
+    let text = site.read(below);
+    let at = text.find("\neyJ").unwrap() + 10;
+    let other = if &text[at..=at] == "A" { "B" } else { "A" };
+    let damaged = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+    std::fs::write(site.path(below), damaged).unwrap();
+}
+
+fn finding(site: &Site, check: &str) -> Option<Value> {
+    let findings = site.json(&["doctor", "--json"]);
+    let found = findings.as_array().unwrap().iter().find(|f| f["check"] == check);
+    found.cloned()
+}
+
+/// Whatever of a JWT was damaged, the broker refuses it; the mesh must know that before it asks.
+#[test]
+fn crd_7_a_delivery_credential_with_a_damaged_header_is_named_and_minted_anew_for_its_key() {
+    const CREDS: &str = "main/delivery.creds";
+    let site = Site::up();
+    let identity = |site: &Site| auth(site).1["credentials"][0]["identity"].clone();
+    let before = identity(&site);
+    assert!(before.is_string());
+    for repair in [&["up", "--detach"][..], &["doctor", "auth", "--fix"][..]] {
+        let (manager, daemon) = (site.pid(RECORD), site.daemon());
+        for pid in [manager, daemon, site.broker()] {
+            signal(pid, Signal::TERM);
+            wait_until("its end", || !is_alive(pid));
+        }
+        damage(&site, CREDS);
+        let found = finding(&site, "main/delivery").unwrap();
+        assert_eq!(found["verdict"], "broken", "{found}");
+        let (code, found) = auth(&site);
+        assert_eq!((code, state(&found, "delivery").as_str()), (1, "damaged"));
+
+        site.run(repair).ok();
+        let (_, found) = auth(&site);
+        assert_eq!(state(&found, "delivery"), "good");
+        assert_eq!(identity(&site), before, "{repair:?}");
+        site.run(&["up", "--detach"]).ok();
+        site.run(&["status"]).ok();
+    }
+}
+
+#[test]
+fn doctor_names_an_agents_damaged_credential_with_what_to_do() {
+    let site = Site::up();
+    site.run(&["agent", "add", "Bob", "--read", "team.>"]).ok();
+    let named = |site: &Site| finding(site, "main/agents/local.bob");
+    assert_eq!(named(&site), None, "one in order is not listed");
+    damage(&site, "main/agents/local.bob.creds");
+    let found = named(&site).unwrap();
+    assert_eq!(found["verdict"], "broken");
+    assert!(found["detail"].as_str().unwrap().contains("cotal agent retire"), "{found}");
+    site.run(&["agent", "retire", "bob", "--space", "main"]).ok();
+    site.run(&["agent", "add", "Bob", "--read", "team.>"]).ok();
+    assert_eq!(named(&site), None);
+}

@@ -11,12 +11,12 @@ use cotal_manager::{
 };
 use cotal_rules::renewal::{self, Age};
 use cotal_wire::Space;
-use cotal_wire::creds::Creds;
 use cotal_workspace::{
     FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore as _, Segment,
 };
 use serde::Serialize;
 
+use super::checks::read;
 use crate::cli::{JsonArg, LifetimeArg};
 use crate::context::{Context, tls_of};
 use crate::exit::Exit;
@@ -140,10 +140,11 @@ fn look(root: &Root, space: &Space) -> anyhow::Result<SpaceAuth> {
     let renewals = Renewals::load(root, space)?;
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();
+    let authority = Authority::open(root, space).ok();
     let mut credentials = Vec::new();
     for kind in DAEMON_CREDENTIALS {
         let secret = store.get(&SecretKey::new(space, kind.clone()))?;
-        let creds = secret.as_ref().map(|secret| Creds::parse(secret.expose()));
+        let creds = secret.as_ref().map(|one| read(authority.as_ref(), &kind, one.expose()));
         let is_taken = set_aside && kind == SecretKind::Delivery;
         let claims = creds.as_ref().and_then(|creds| creds.as_ref().ok()).map(|c| &c.claims);
         let state = match &creds {

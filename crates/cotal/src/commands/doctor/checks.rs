@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cotal_broker::probe;
-use cotal_manager::{Authority, DAEMON_CREDENTIALS, clock};
-use cotal_wire::Space;
+use cotal_manager::{Authority, DAEMON_CREDENTIALS, UnfitError, clock, read_stored_creds};
 use cotal_wire::creds::Creds;
+use cotal_wire::{Principal, Space};
 use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
@@ -113,20 +113,22 @@ fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Fin
 
 fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     let check = format!("trust of {space}");
-    let mut findings = vec![match Authority::open(root, space) {
+    let authority = Authority::open(root, space);
+    let mut findings = vec![match &authority {
         Ok(authority) => {
             let account = authority.account().public_key();
             Finding::new(check, Verdict::Ok, format!("account {account}"))
         }
         Err(error) => Finding::new(check, Verdict::Broken, error.to_string()),
     }];
+    let authority = authority.ok();
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();
     for kind in DAEMON_CREDENTIALS {
         let key = SecretKey::new(space, kind);
         findings.push(match store.get(&key) {
-            Ok(Some(secret)) => match Creds::parse(secret.expose()) {
+            Ok(Some(secret)) => match read(authority.as_ref(), &key.kind, secret.expose()) {
                 Ok(creds) => expiry(&key, creds.claims.expires_at, now),
                 Err(error) => broken(&key, &format!("{error}; `cotal up` mints it anew")),
             },
@@ -139,7 +141,68 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
             Err(error) => broken(&key, &error.to_string()),
         });
     }
+    findings.extend(agents(root, space, authority.as_ref()));
     findings
+}
+
+/// Reads a stored credential; who signed it can be told only where the keys are.
+pub(super) fn read(
+    authority: Option<&Authority>,
+    kind: &SecretKind,
+    text: &str,
+) -> Result<Creds, UnfitError> {
+    match authority {
+        Some(authority) => read_stored_creds(authority, kind, text),
+        None => Ok(Creds::parse(text)?),
+    }
+}
+
+/// The agents' credentials that no agent can connect with. Only their damage is told: there may
+/// be many of them, and whether one is still wanted is for `agent list` to say.
+fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Finding> {
+    let dir = root.agents_dir(&Segment::from(space));
+    let unreadable = |error: &std::io::Error| {
+        Finding::new(format!("agents of {space}"), Verdict::Broken, error.to_string())
+    };
+    let entries = match std::fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => return vec![unreadable(&error)],
+    };
+    let store = FileStore::new(root.clone());
+    let mut findings = Vec::new();
+    for entry in entries {
+        let name = match entry {
+            Ok(entry) => entry.file_name(),
+            Err(error) => {
+                findings.push(unreadable(&error));
+                continue;
+            }
+        };
+        let principal = name.to_str().and_then(|name| name.strip_suffix(".creds"));
+        let Some(agent) = principal.and_then(|text| Principal::parse(text).ok()) else { continue };
+        let key = SecretKey::new(space, SecretKind::Agent(agent.clone()));
+        match store.get(&key) {
+            Ok(Some(secret)) => {
+                if let Err(error) = read(authority, &key.kind, secret.expose()) {
+                    findings.push(broken(&key, &damaged_agent(&agent, space, &error)));
+                }
+            }
+            // It was retired meanwhile.
+            Ok(None) => {}
+            Err(error) => findings.push(broken(&key, &error.to_string())),
+        }
+    }
+    findings.sort_by(|a, b| a.check.cmp(&b.check));
+    findings
+}
+
+fn damaged_agent(agent: &Principal, space: &Space, error: &UnfitError) -> String {
+    let name = agent.actor();
+    format!(
+        "{error}; `cotal agent retire {name} --space {space}`, then add the agent again with \
+         `cotal agent add`"
+    )
 }
 
 fn broken(key: &SecretKey, detail: &str) -> Finding {
