@@ -73,6 +73,28 @@ async fn the_cap_counts_a_burst_before_the_first_look() {
     missed_by(&Supervisor::of(&mesh).await, "away", 30).await;
 }
 
+/// What a member has read before a burst is not missed, however late the first look at it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cap_accuses_nobody_of_what_was_read_before_a_burst() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let (god, supervisor) = (God::of(&mesh).await, Supervisor::of(&mesh).await);
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let reads = mesh.peer("reads", &["team.>"], &[]).await;
+    let full = mesh.peer("full", &["team.>"], &[]).await;
+    reads.join(TEAM).await;
+    full.join("team.full").await;
+    alice.post_many(TEAM, "a", 900).await;
+    assert_eq!(reads.receive(900).await.len(), 900);
+    // A look at another member puts the next one off, so that the burst is over by then.
+    alice.post_many("team.full", "f", 1_000).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    alice.post_many(TEAM, "b", 1_100).await;
+    missed_by(&supervisor, "reads", 100).await;
+    missed_by(&supervisor, "full", 0).await;
+}
+
 /// The cap of INBOX: entries that wait for a missing ACL row and are evicted meanwhile are misses
 /// too, and hold no slot any more.
 #[tokio::test(flavor = "multi_thread")]

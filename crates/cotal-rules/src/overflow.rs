@@ -2,11 +2,24 @@
 //!
 //! A store keeps [`PER_SUBJECT`] messages a member and drops the oldest. That is a miss only when the
 //! member has not read it, which the broker never says: it is inferred from how much was unread at
-//! the last check and how much was stored since. A member that stands where it stood at the last
-//! check has read nothing, so the count of its copies is exact; the broker's own count swings below
-//! the cap while it stores one copy and evicts another. A member that reads again while copies are
-//! stored is not accused: once a check finds room, what was stored since the last check counts as
-//! taken in.
+//! the last check, how much was stored since and how much was acked since. What is stored and not
+//! acked, and does not fit, is lost.
+//!
+//! The count of a member that stands where it stood at the last check is exact: it has read
+//! nothing. The broker's own count swings below the cap while it stores one copy and evicts
+//! another, so it cannot replace the meter's. The count of a member that reads is a lower bound, so
+//! that nobody is accused of more than was lost:
+//! - What was acked since the last check is taken to be every delivery since that is outstanding no
+//!   more. The ack floor would miss acks above it. A redelivery looks like an ack here, and so does
+//!   the eviction of a copy that was delivered and not acked.
+//! - Once a check finds room, what was stored before it counts as taken in; copies lost between two
+//!   checks of a member that has read below the cap by the second are seen only in part.
+//! - A look may hold copies that the meter counts only later. What it proves is used at the next
+//!   check, and without what was counted until then; that takes for granted that a stored copy is
+//!   counted before the next check. A member that never moved needs no such proof.
+//!
+//! Copies that a recall deletes are the exception: the meter is not told, so they count as held
+//! until a look at the member, when it has moved, finds room.
 
 use cotal_wire::Lifecycle;
 use cotal_wire::limits::PER_SUBJECT;
@@ -57,13 +70,26 @@ pub struct Place {
 impl Place {
     /// Where a member stands that has never read.
     const START: Self = Self { delivered: 0, acked: 0, outstanding: 0 };
+
+    /// The most that can have been acked on the way here from `before`. A consumer that counts less
+    /// than before was made anew: then it can be any number.
+    fn acked_since(self, before: Self) -> u64 {
+        let ended = |place: Self| place.delivered.saturating_sub(place.outstanding);
+        ended(self).checked_sub(ended(before)).unwrap_or(u64::MAX)
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Fill {
     /// What the member holds unread at most, were there no cap.
     at_most: u64,
-    /// Whether `at_most` stands on a seed or a check, so that misses can be read off it.
+    /// What it holds unread at least, were there no cap: misses are read off it. Below zero when it
+    /// has acked copies that are not counted yet.
+    at_least: i64,
+    /// What the last look proves it held, where `at_least` may be too low: copies counted since may
+    /// have been in that look already.
+    proven: Option<i64>,
+    /// Whether `at_most` stands on a seed or a check.
     known: bool,
     /// Where the member stood at the last check.
     place: Option<Place>,
@@ -89,7 +115,9 @@ impl OverflowMeter {
     /// Takes the number of messages that the member's subject holds, read or not: a subject with
     /// room has lost nothing, so one subject listing spares a check of every member at start.
     pub fn seed(&mut self, member: &Lifecycle, held: u64) {
-        let fill = Fill { at_most: held.min(PER_SUBJECT), known: true, ..Fill::default() };
+        let held = held.min(PER_SUBJECT);
+        let at_least = 0_i64.saturating_add_unsigned(held);
+        let fill = Fill { at_most: held, at_least, known: true, ..Fill::default() };
         self.members.entry_ref(member).or_insert(fill);
     }
 
@@ -103,14 +131,9 @@ impl OverflowMeter {
     pub fn stored(&mut self, member: &Lifecycle) {
         let unseen = if self.seeded { 0 } else { PER_SUBJECT };
         let fill = Fill { at_most: unseen, known: self.seeded, ..Fill::default() };
-        self.members.entry_ref(member).or_insert(fill).at_most += 1;
-    }
-
-    /// Counts one copy that is surely read, where the caller sees the acks itself.
-    pub fn read(&mut self, member: &Lifecycle) {
-        if let Some(fill) = self.members.get_mut(member) {
-            fill.at_most = fill.at_most.saturating_sub(1);
-        }
+        let fill = self.members.entry_ref(member).or_insert(fill);
+        fill.at_most += 1;
+        fill.at_least += 1;
     }
 
     /// Whether the member could be full, or was never looked at, so that its unread count must be
@@ -123,11 +146,13 @@ impl OverflowMeter {
         }
     }
 
-    /// Whether copies are counted that the last check could not judge: another must follow, also when
-    /// nothing more is stored.
+    /// Whether copies are counted that the last check could not judge, or an episode is over that
+    /// it did not end: another must follow, also when nothing more is stored.
     #[must_use]
     pub fn is_unsettled(&self, member: &Lifecycle) -> bool {
-        self.members.get(member).is_some_and(|fill| fill.at_most > PER_SUBJECT)
+        self.members.get(member).is_some_and(|fill| {
+            fill.at_most > PER_SUBJECT || (fill.at_most < PER_SUBJECT && fill.episode > 0)
+        })
     }
 
     /// Begins a check; what it gives belongs to the unread count that is read next.
@@ -143,9 +168,17 @@ impl OverflowMeter {
         let silent = fill.known && stood == look.place;
         let unread = if silent { mark.0 } else { look.unread }.min(PER_SUBJECT);
         let since = fill.at_most.saturating_sub(mark.0);
-        let full = unread == PER_SUBJECT && fill.known;
-        let missed = if full { mark.0.saturating_sub(PER_SUBJECT) } else { 0 };
+        let counted = fill.at_least.saturating_sub_unsigned(since);
+        let proven = fill.proven.unwrap_or(counted).max(counted);
+        let left = proven.saturating_sub_unsigned(look.place.acked_since(stood));
+        let missed = u64::try_from(left).unwrap_or(0).saturating_sub(PER_SUBJECT);
         let upper = unread + since;
+        let seen = 0_i64.saturating_add_unsigned(look.unread.min(PER_SUBJECT));
+        let kept = left.saturating_sub_unsigned(missed);
+        let kept = if silent { kept } else { kept.min(seen) };
+        fill.at_least = kept.saturating_add_unsigned(since);
+        let exact = silent && proven == counted;
+        fill.proven = (!exact).then(|| seen.saturating_sub_unsigned(since));
         fill.at_most = if fill.known { (fill.at_most - missed).min(upper) } else { upper };
         fill.known = true;
         fill.total += missed;
@@ -251,7 +284,115 @@ mod tests {
         assert_eq!(meter.missed().collect::<Vec<_>>(), [(&life("bob"), 30)]);
     }
 
+    /// Reads and bursts between two looks: each row is what is stored before a look, how much is
+    /// read by then, what the broker holds unread, and how much is missed in truth.
+    #[test]
+    fn what_was_read_since_the_last_look_is_not_missed() {
+        type Looks = &'static [(u64, u64, u64)];
+        let rows: [(&str, Looks, u64); 6] = [
+            ("read all, then a burst in one tick", &[(900, 900, 0), (1_100, 900, 1_000)], 100),
+            ("read 3, then a burst in one tick", &[(3, 3, 0), (1_005, 3, 1_000)], 5),
+            ("read in between", &[(1_200, 0, 1_000), (300, 200, 1_000)], 300),
+            ("read, stand still", &[(1_000, 400, 600), (500, 400, 1_000), (7, 400, 1_000)], 107),
+            ("lost, then read below the cap", &[(1_100, 50, 950), (40, 50, 990)], 50),
+            ("a fill and a read a tick", &[(999, 0, 999), (999, 999, 999), (999, 1_998, 999)], 0),
+        ];
+        for (what, looks, missed) in rows {
+            let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+            meter.all_seeded();
+            for (stored, read, unread) in looks.iter().copied() {
+                (0..stored).for_each(|_| meter.stored(&bob));
+                if meter.needs_check(&bob) {
+                    check(&mut meter, &bob, look(read, unread));
+                }
+            }
+            assert_eq!(total(&meter), missed, "{what}");
+        }
+    }
+
+    #[test]
+    fn acks_above_the_floor_redeliveries_and_a_new_consumer_accuse_nobody() {
+        let at = |delivered, acked, outstanding| Look {
+            unread: 1_000,
+            place: Place { delivered, acked, outstanding },
+        };
+        let rows = [
+            ("99 acked above the floor", at(100, 0, 1), 101),
+            ("40 delivered twice, 60 acked", at(140, 60, 40), 100),
+            ("nothing acked", at(100, 0, 100), 200),
+        ];
+        for (what, seen, missed) in rows {
+            let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+            meter.all_seeded();
+            (0..1_200).for_each(|_| meter.stored(&bob));
+            check(&mut meter, &bob, seen);
+            assert_eq!(total(&meter), missed, "{what}");
+            (0..500).for_each(|_| meter.stored(&bob));
+            check(&mut meter, &bob, at(0, 0, 0));
+            assert_eq!(total(&meter), missed + if what == "nothing acked" { 500 } else { 0 });
+        }
+    }
+
+    /// A look that holds copies which are counted only after it.
+    #[test]
+    fn a_copy_that_a_look_held_before_it_was_counted_is_not_counted_twice() {
+        let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+        meter.seed(&bob, 1_000);
+        meter.stored(&bob);
+        check(&mut meter, &bob, look(5_000, 990));
+        (0..10).for_each(|_| meter.stored(&bob));
+        assert_eq!(check(&mut meter, &bob, look(5_000, 990)), Overflow::Quiet);
+        (0..15).for_each(|_| meter.stored(&bob));
+        check(&mut meter, &bob, look(5_000, 1_000));
+        assert_eq!(total(&meter), 5, "from then on each is counted");
+    }
+
+    /// The end of an episode is seen when the check that found the misses found room, too.
+    #[test]
+    fn an_episode_that_was_over_when_it_was_found_ends() {
+        let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+        meter.all_seeded();
+        (0..1_100).for_each(|_| meter.stored(&bob));
+        assert_eq!(check(&mut meter, &bob, look(50, 950)), Overflow::Began { missed: 50 });
+        assert!(meter.is_unsettled(&bob));
+        assert_eq!(check(&mut meter, &bob, look(50, 950)), Overflow::Ended { missed: 50 });
+        assert!(!meter.is_unsettled(&bob));
+    }
+
     proptest! {
+        /// Against a store that drops its oldest: never above the truth for a member that reads in
+        /// order, takes copies again, and whose copies are counted late.
+        #[test]
+        fn misses_of_a_reading_member_are_never_above_the_truth(
+            steps in proptest::collection::vec((0_u8..5, 0_u64..700), 1..60),
+        ) {
+            let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+            meter.all_seeded();
+            let (mut stored, mut held, mut acked, mut again) = (0_u64, 0_u64, 0_u64, 0_u64);
+            let (mut lost, mut uncounted) = (0_u64, 0_u64);
+            for (step, n) in steps {
+                match step {
+                    0 => {
+                        (stored, uncounted) = (stored + n, uncounted + n);
+                        held += n;
+                        lost += held.saturating_sub(PER_SUBJECT);
+                        held = held.min(PER_SUBJECT);
+                    }
+                    1 => (0..std::mem::take(&mut uncounted)).for_each(|_| meter.stored(&bob)),
+                    2 => (acked, held) = (acked + n.min(held), held - n.min(held)),
+                    3 => again += n % 3,
+                    _ => {
+                        let place = Place { delivered: acked + again, acked, outstanding: 0 };
+                        let unread = held.saturating_sub(n % 20);
+                        // What the look held is counted before the next one.
+                        check(&mut meter, &bob, Look { unread, place });
+                        (0..std::mem::take(&mut uncounted)).for_each(|_| meter.stored(&bob));
+                    }
+                }
+                prop_assert!(total(&meter) <= lost, "{} of {lost}", total(&meter));
+            }
+        }
+
         /// Against a store that drops its oldest: exact for a member that reads nothing, however
         /// the stores, their counting and the three steps of a check interleave, and however the
         /// broker's count lags.
