@@ -74,6 +74,7 @@ impl Keeper {
             };
             match wake {
                 Wake::Stop => return,
+                Wake::Check if self.dropped => self.welcome_back().await,
                 Wake::Check => self.check_lease(false).await,
                 Wake::Connection(event) => self.on_connection(event).await,
             }
@@ -83,13 +84,8 @@ impl Keeper {
     async fn on_connection(&mut self, event: ConnEvent) {
         let refused = |reason: &str| Notice::CredentialRefused { reason: reason.to_owned() };
         match event {
-            ConnEvent::Connected => {
-                let again = std::mem::take(&mut self.dropped);
-                if again {
-                    self.sink.notify(Notice::Reconnected);
-                }
-                self.check_lease(again).await;
-            }
+            ConnEvent::Connected if self.dropped => self.welcome_back().await,
+            ConnEvent::Connected => self.check_lease(false).await,
             ConnEvent::Disconnected => {
                 self.dropped = true;
                 self.sink.notify(Notice::Disconnected);
@@ -107,6 +103,19 @@ impl Keeper {
             | ConnEvent::RedialFailed(_)
             | ConnEvent::Closed => {}
         }
+    }
+
+    /// Tells that the connection is back once the broker has proven it.
+    ///
+    /// The handshake alone is no proof: the client sends its subscriptions after it, and until the
+    /// broker has them a live message passes this endpoint by.
+    async fn welcome_back(&mut self) {
+        if !self.connection.is_connected() || self.connection.round_trip().await.is_err() {
+            return;
+        }
+        self.dropped = false;
+        self.sink.notify(Notice::Reconnected);
+        self.check_lease(true).await;
     }
 
     /// Tells changes only; a plane that was just reached is judged anew.

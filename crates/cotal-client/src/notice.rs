@@ -124,7 +124,7 @@ pub enum Notice {
     },
     /// The broker connection dropped; it is being dialled again.
     Disconnected,
-    /// The broker connection is back.
+    /// The broker connection is back, and the broker holds every subscription again.
     Reconnected,
     /// The broker does not accept the credential any more.
     CredentialRefused {
