@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::env;
+use std::fs::Permissions;
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -182,16 +184,33 @@ async fn a_paused_server_can_be_stopped() {
     assert!(matches!(broker.stop().await, Ok(Stopped::Gracefully(_))));
 }
 
+/// A server that does not hear the signal to end, as one that hangs would not.
+fn deaf(dir: &Path) -> BrokerBinary {
+    let script = format!(
+        "#!/bin/sh\ntrap '' TERM\nsetpriv --pdeathsig KILL '{}' \"$@\" &\n\
+         until mv \"$4\"/*_$!.ports \"$4/deaf_$$.ports\" 2>/dev/null; do sleep 0.01; done\n\
+         wait\n",
+        binary().path.display()
+    );
+    let path = dir.join("deaf");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    BrokerBinary { path, ..binary().clone() }
+}
+
 #[tokio::test]
 async fn a_server_that_has_no_time_left_is_killed() {
     let fixture = Fixture::new();
     let options = SpawnOptions { stop_within: Duration::ZERO, ..SpawnOptions::default() };
-    let mut broker = Broker::spawn(binary(), &fixture.write(), options).await.unwrap();
-    let url = broker.url().to_owned();
-    broker.pause().unwrap();
-    assert!(matches!(broker.stop().await, Ok(Stopped::Killed(_))));
-    assert!(probe(&url).await.is_err());
+    let deaf = deaf(fixture.dir.path());
+    let broker = Broker::spawn(&deaf, &fixture.write(), options).await.unwrap();
+    let stopped = broker.stop().await.unwrap();
+    assert!(matches!(stopped, Stopped::Killed(_)), "{stopped:?}");
+}
 
+#[tokio::test]
+async fn a_server_that_is_not_ready_in_time_is_not_handed_out() {
+    let fixture = Fixture::new();
     let options = SpawnOptions { ready_within: Duration::ZERO, ..SpawnOptions::default() };
     let error = Broker::spawn(binary(), &fixture.write(), options).await.unwrap_err();
     assert!(matches!(error, BrokerError::NotReady { .. }), "{error}");
