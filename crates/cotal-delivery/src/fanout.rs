@@ -4,7 +4,7 @@
 //! retried or redelivered is harmless, because a copy's message id is the same every time. A lane that
 //! does not serve any more routes nothing and answers for no post.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cotal_nats::{
     BatchError, Bytes, Connection, Delivery, Gather, NatsError, Outgoing, PullError, Ticket, Writer,
@@ -19,6 +19,7 @@ use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -91,12 +92,15 @@ impl Fanout {
         let mut marks = FuturesUnordered::new();
         let mut room = Room::new(self.backlog);
         let mut deference = Deference::default();
+        let mut stale = false;
         let mut want = BATCH;
         loop {
             room.reader(&self.reader.borrow_and_update());
+            let mut hold = None;
             while let Some(post) = ready.pop_front_if(|_| {
-                let first = deference.waits(self.joins.any(), Instant::now());
-                !first && room.is_free() && self.gate.is_open()
+                hold = deference.until(self.joins.any(), Instant::now());
+                stale |= hold.is_some();
+                !stale && room.is_free() && self.gate.is_open()
             }) {
                 if let Some(routed) = self.route(post).await {
                     want = batch_size(routed.1);
@@ -105,8 +109,9 @@ impl Fanout {
                 }
             }
             // They were fresh when it was proven; meanwhile the process may have been paused, or a join
-            // goes first.
-            if room.is_free() && !ready.is_empty() {
+            // went first.
+            if hold.is_none() && room.is_free() && !ready.is_empty() {
+                stale = false;
                 checking.push_front(self.check(ready.drain(..).collect(), &stop));
             }
             if marks.is_empty()
@@ -127,6 +132,7 @@ impl Fanout {
                 }
                 Some((posts, seq)) = marks.next(), if !marks.is_empty() => room.mark(posts, seq),
                 Ok(()) = self.reader.changed(), if !room.is_free() => {}
+                () = self.joins.passed(hold.unwrap_or_else(Instant::now)), if hold.is_some() => {}
                 Some((posts, _)) = checking.next(), if !checking.is_empty() => ready.extend(posts),
                 batch = self.intake.next(&mut self.gate, want, gather, || {
                     resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))

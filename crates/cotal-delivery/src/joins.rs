@@ -6,8 +6,10 @@
 //! meanwhile, within bounds: many joins must not hold the space up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// Longest wait for joins in one go. A join needs a few round trips.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -16,7 +18,7 @@ const TIRED_FOR: Duration = Duration::from_secs(20);
 
 /// How many joins are between their cursor and their catch-up.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Joins(Arc<AtomicUsize>);
+pub(crate) struct Joins(Arc<watch::Sender<usize>>);
 
 /// A join that fan-out waits for until this is dropped.
 #[derive(Debug)]
@@ -25,19 +27,25 @@ pub(crate) struct Joining(Joins);
 impl Joins {
     /// Announces a join that is about to read its cursor.
     pub(crate) fn begin(&self) -> Joining {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0.send_modify(|joining| *joining += 1);
         Joining(self.clone())
     }
 
     /// Whether one is under way.
     pub(crate) fn any(&self) -> bool {
-        self.0.load(Ordering::SeqCst) > 0
+        *self.0.borrow() > 0
+    }
+
+    /// Returns when none is under way, or at `end`. Cancel-safe.
+    pub(crate) async fn passed(&self, end: Instant) {
+        let mut joining = self.0.subscribe();
+        let _ = timeout_at(end, joining.wait_for(|joining| *joining == 0)).await;
     }
 }
 
 impl Drop for Joining {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.0.send_modify(|joining| *joining -= 1);
     }
 }
 
@@ -49,18 +57,18 @@ pub(crate) struct Deference {
 }
 
 impl Deference {
-    /// Whether to wait now, given whether a join is under way.
-    pub(crate) fn waits(&mut self, joining: bool, now: Instant) -> bool {
+    /// Until when to wait at most, given whether a join is under way; `None` when not to wait.
+    pub(crate) fn until(&mut self, joining: bool, now: Instant) -> Option<Instant> {
         if !joining || self.tired_until.is_some_and(|until| now < until) {
             self.since = None;
-            return false;
+            return None;
         }
-        let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) < PATIENCE {
-            return true;
+        let end = *self.since.get_or_insert(now) + PATIENCE;
+        if now < end {
+            return Some(end);
         }
         (self.since, self.tired_until) = (None, Some(now + TIRED_FOR));
-        false
+        None
     }
 }
 
@@ -78,18 +86,33 @@ mod tests {
         assert!(!joins.any());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_join_has_passed_when_it_is_dropped_or_takes_too_long() {
+        let joins = Joins::default();
+        let end = Instant::now() + PATIENCE;
+        joins.passed(end).await;
+        assert!(Instant::now() < end, "there was none");
+        let joining = joins.begin();
+        tokio::join!(joins.passed(end), async { drop(joining) });
+        assert!(Instant::now() < end, "it was dropped");
+        let _joining = joins.begin();
+        joins.passed(end).await;
+        assert!(Instant::now() >= end, "it is still under way");
+    }
+
     #[test]
     fn fan_out_waits_for_joins_and_not_for_ever() {
         let mut deference = Deference::default();
         let begin = Instant::now();
-        assert!(!deference.waits(false, begin));
-        assert!(deference.waits(true, begin));
-        assert!(!deference.waits(false, begin + PATIENCE / 2), "it passed");
+        assert_eq!(deference.until(false, begin), None);
+        assert_eq!(deference.until(true, begin), Some(begin + PATIENCE));
+        assert_eq!(deference.until(false, begin + PATIENCE / 2), None, "it passed");
         let again = begin + PATIENCE;
-        assert!(deference.waits(true, again), "another one is waited for anew");
-        assert!(!deference.waits(true, again + PATIENCE), "too long");
-        let tired = again + PATIENCE + TIRED_FOR / 2;
-        assert!(!deference.waits(true, tired), "joins follow on each other");
-        assert!(deference.waits(true, again + PATIENCE + TIRED_FOR));
+        let end = again + PATIENCE;
+        assert_eq!(deference.until(true, again), Some(end), "another one is waited for anew");
+        assert_eq!(deference.until(true, again + PATIENCE / 2), Some(end), "the end stays");
+        assert_eq!(deference.until(true, end), None, "too long");
+        assert_eq!(deference.until(true, end + TIRED_FOR / 2), None, "joins follow on each other");
+        assert!(deference.until(true, end + TIRED_FOR).is_some());
     }
 }
