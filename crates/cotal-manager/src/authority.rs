@@ -13,7 +13,7 @@ use crate::clock::unix_seconds;
 use crate::error::{Doing, ManagerError};
 
 /// How long a one-shot credential lives, in seconds.
-const ONE_SHOT: i64 = 5 * 60;
+pub(crate) const ONE_SHOT: i64 = 5 * 60;
 
 /// Where a broker listens and how it is spoken to.
 #[derive(Debug, Clone)]
@@ -120,11 +120,19 @@ impl Authority {
     /// # Errors
     /// When it cannot be signed.
     pub fn one_shot(&self, office: Office) -> Result<(Principal, Creds), ManagerError> {
-        let key = UserKey::generate();
+        self.one_shot_of(&UserKey::generate(), office)
+    }
+
+    /// The same for a key that holds the office for longer and renews.
+    pub(crate) fn one_shot_of(
+        &self,
+        key: &UserKey,
+        office: Office,
+    ) -> Result<(Principal, Creds), ManagerError> {
         let own = key.principal().map_err(cotal_trust::MintError::from)?;
         let now = unix_seconds();
         let profile = office.profile(own.clone());
-        let minted = mint_profile(&self.account, &key, &profile, now, Some(now + ONE_SHOT))?;
+        let minted = mint_profile(&self.account, key, &profile, now, Some(now + ONE_SHOT))?;
         Ok((own, Creds::parse(minted.creds.expose())?))
     }
 
@@ -137,7 +145,17 @@ impl Authority {
         office: Office,
         broker: &BrokerAddress,
     ) -> Result<(Principal, Connection), ManagerError> {
-        let (own, creds) = self.one_shot(office)?;
+        self.connect_as(&UserKey::generate(), office, broker).await
+    }
+
+    /// The same for a key that holds the office for longer.
+    pub(crate) async fn connect_as(
+        &self,
+        key: &UserKey,
+        office: Office,
+        broker: &BrokerAddress,
+    ) -> Result<(Principal, Connection), ManagerError> {
+        let (own, creds) = self.one_shot_of(key, office)?;
         let name = format!("cotal {office:?} {}", self.space()).to_lowercase();
         Ok((own, connect(broker, &name, creds).await?))
     }

@@ -55,7 +55,7 @@ async fn write_back(
     for (key, raw) in read_all(&kv).await? {
         let Some((row, valid)) = named(of, &key, &raw.value) else { continue };
         if !valid {
-            let restored = restore(&kv, of, &key, raw.revision).await?;
+            let restored = restore(&kv, of, &key, raw.revision, None).await?;
             done.push(WrittenBack { row, restored });
         }
     }
@@ -63,7 +63,7 @@ async fn write_back(
 }
 
 /// What a key names, and whether the value is its row; a foreign key names nothing.
-fn named(of: names::Bucket, key: &str, value: &[u8]) -> Option<(String, bool)> {
+pub(crate) fn named(of: names::Bucket, key: &str, value: &[u8]) -> Option<(String, bool)> {
     match of {
         names::Bucket::Acl => {
             let member = Lifecycle::parse(key).ok().filter(|m| m.principal.has_real_owner())?;
@@ -81,18 +81,33 @@ fn named(of: names::Bucket, key: &str, value: &[u8]) -> Option<(String, bool)> {
     }
 }
 
-async fn restore(
+/// The last valid state of a row that is not in its history any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Remembered {
+    Value(Bytes),
+    Deleted,
+}
+
+/// Puts the last valid state over the garbage of revision `garbled`: what the history holds, or else
+/// what is remembered. `false` when there is neither.
+pub(crate) async fn restore(
     kv: &Bucket,
     of: names::Bucket,
     key: &str,
     garbled: u64,
+    remembered: Option<&Remembered>,
 ) -> Result<bool, NatsError> {
     let history = kv.history(key).await?;
-    let written = match (last_of(of, &history), was_deleted(&history)) {
-        (Some(value), _) => kv.update(key, value, garbled).await,
+    let held = match last_of(of, &history) {
+        Some(value) => Some(Remembered::Value(value)),
         // Garbage over a deletion: the deletion was the last valid state.
-        (None, true) => kv.delete(key, Some(garbled)).await,
-        (None, false) => return Ok(false),
+        None if was_deleted(&history) => Some(Remembered::Deleted),
+        None => remembered.cloned(),
+    };
+    let written = match held {
+        Some(Remembered::Value(value)) => kv.update(key, value, garbled).await,
+        Some(Remembered::Deleted) => kv.delete(key, Some(garbled)).await,
+        None => return Ok(false),
     };
     match written {
         Ok(_) => Ok(true),

@@ -10,6 +10,7 @@
 mod family;
 mod lease;
 mod renew;
+mod rows;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,6 @@ use crate::clock::{unix_millis, unix_seconds};
 use crate::error::ManagerError;
 use crate::gate::Gate;
 use crate::rail::Rail;
-use crate::write_back::{WrittenBack, write_back_rows};
 
 use self::family::Family;
 use self::lease::Keeper;
@@ -41,8 +41,6 @@ pub use renew::{Outcome, Renewal, Renewals};
 
 /// How long the broker may be away before the manager ends; `up` starts both again.
 const BROKER_GONE: Duration = Duration::from_secs(60);
-/// How often garbled rows are looked for: a look reads all ACL and channel rows.
-const ROWS_EVERY: Duration = Duration::from_secs(60);
 /// How long a stop waits for the broker; `down` stops the daemon after it.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
 /// How long the own connection may take to move onto a renewed credential, or to close.
@@ -216,7 +214,7 @@ impl Manager {
         let ending = stop.child_token();
         let keeping = tokio::spawn(keeper.run(ending.clone()));
         let authority = Arc::clone(&self.sessions.authority);
-        let rows = tokio::spawn(keep_rows(authority, self.broker.clone(), ending.clone()));
+        let rows = tokio::spawn(rows::keep(authority, self.broker.clone(), ending.clone()));
         let gone = broker_gone(self.connection.clone());
         tokio::pin!(gone);
         let outcome = loop {
@@ -304,26 +302,6 @@ pub(crate) fn same_store(
     };
     let (theirs, own) = (shown(theirs), shown(own));
     Err(ManagerError::OtherStore { space: space.clone(), theirs, own })
-}
-
-/// Puts garbled rows back until told to stop. They are tampering or a defect, so each is told.
-async fn keep_rows(authority: Arc<Authority>, broker: BrokerAddress, stop: CancellationToken) {
-    let space = authority.space().clone();
-    loop {
-        let done = stop.run_until_cancelled(write_back_rows(&authority, &broker)).await;
-        match done {
-            None => return,
-            Some(Err(error)) => warn!(%space, %error, "garbled rows were not looked for"),
-            Some(Ok(rows)) => {
-                for WrittenBack { row, restored } in rows {
-                    warn!(%space, row, restored, "a row was garbled; the last valid one is put back, if its history holds one");
-                }
-            }
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(ROWS_EVERY)).await.is_none() {
-            return;
-        }
-    }
 }
 
 /// Ends once the broker has been away for a whole window.

@@ -65,6 +65,30 @@ async fn a_running_manager_puts_garbled_rows_back() {
     running.stop().await;
 }
 
+/// More garbage than the history holds: the manager has seen what stood before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_manager_puts_back_what_the_history_lost() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let kv = bucket(&god.connection, mesh.space(), Bucket::Channels);
+    let valid = br#"{"deliveryClass":"durable"}"#.to_vec();
+    kv.put("team.backend", valid.clone().into()).await.unwrap();
+    let _lane = mesh.lane().await;
+    let running = Running::start(options(&mesh)).await;
+    let look = || async { kv.get("team.backend").await.unwrap() };
+    // The first garbage tells that it watches; the rest is more than the history holds.
+    for burst in [1, 9] {
+        let mut garbled = 0;
+        for _ in 0..burst {
+            garbled = kv.put("team.backend", b"{\"stream\":1".to_vec().into()).await.unwrap();
+        }
+        let back = |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| e.revision > garbled);
+        let row = eventually("the row to be put back", look, back).await.unwrap();
+        assert_eq!(row.value, valid);
+    }
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_of_another_store_never_renews() {
     let mesh = Mesh::start().await;

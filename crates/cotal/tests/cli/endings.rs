@@ -86,6 +86,10 @@ fn up_puts_a_garbled_channel_row_back() {
     let site = Site::up();
     site.run(&["channel", "set", "team.a", "--class", "live"]).ok();
     let listed = site.json(&["channel", "list", "--json"]);
+    // A running manager would put them back first.
+    let manager = site.pid("manager.main.pid");
+    signal(manager, Signal::KILL);
+    wait_until("the manager's end", || !is_alive(manager));
     garble(&site, "team.a");
     garble(&site, "=defaults");
     let up = site.run(&["up", "--detach"]).ok();
