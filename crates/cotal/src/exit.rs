@@ -122,17 +122,19 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
         return Some(Exit::Conflict);
     }
-    if cause.is::<RootError>() {
+    if let Some(RootError::NotFound(_) | RootError::NotARoot(_)) = cause.downcast_ref() {
         return Some(Exit::Absent);
     }
     if let Some(error) = cause.downcast_ref::<ProbeError>() {
         return Some(of_probe(error));
     }
-    // Whoever closes the pipe has seen enough; that is no failure of ours.
-    cause
-        .downcast_ref::<io::Error>()
-        .filter(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        .map(|_| Exit::Ok)
+    match cause.downcast_ref::<io::Error>()?.kind() {
+        // Whoever closes the pipe has seen enough; that is no failure of ours.
+        io::ErrorKind::BrokenPipe => Some(Exit::Ok),
+        io::ErrorKind::PermissionDenied => Some(Exit::Denied),
+        io::ErrorKind::NotFound => Some(Exit::Absent),
+        _ => None,
+    }
 }
 
 /// Where the broker's answer is the cause, the answer decides.
@@ -241,6 +243,14 @@ mod tests {
             Err::<(), _>(error).context(Failure::new(Exit::Partial, "joined live")).unwrap_err();
         assert_eq!(Exit::of(&outer), Exit::Partial);
         assert_eq!(Exit::of(&anyhow::anyhow!("other")), Exit::Failure);
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_read_is_no_absent_one() {
+        let error = |kind| anyhow::Error::from(io::Error::from(kind)).context("cannot open x");
+        assert_eq!(Exit::of(&error(io::ErrorKind::PermissionDenied)), Exit::Denied);
+        assert_eq!(Exit::of(&error(io::ErrorKind::NotFound)), Exit::Absent);
+        assert_eq!(Exit::of(&error(io::ErrorKind::IsADirectory)), Exit::Failure);
     }
 
     #[test]

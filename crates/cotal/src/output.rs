@@ -82,8 +82,21 @@ impl Output {
 
     /// A failure with its causes.
     pub fn error(&self, error: &anyhow::Error) {
-        self.note(format_args!("{} {error:#}", paint(self.colour_err, RED, "✗")));
+        self.note(format_args!("{} {}", paint(self.colour_err, RED, "✗"), told(error)));
     }
+}
+
+/// An error with its causes; one that the line before it tells already is not told again.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 fn aligned(row: &[String], widths: &[usize]) -> String {
@@ -123,6 +136,13 @@ mod tests {
     fn foreign_text_cannot_steer_a_terminal() {
         assert_eq!(plain("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(plain("grüße ✓"), "grüße ✓");
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let inner =
+            anyhow::anyhow!("permission denied").context("cannot open x: permission denied");
+        assert_eq!(told(&inner.context("up")), "up: cannot open x: permission denied");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use cotal_wire::{Channel, Role};
 use crate::cli::MeshArgs;
 use crate::context::{Context, principal};
 use crate::exit::{Exit, Failure};
+use crate::output::told;
 
 /// Which agent a command speaks as.
 #[derive(Debug, clap::Args)]
@@ -115,8 +116,7 @@ fn not_connected(error: ConnectError) -> anyhow::Error {
         }
         ConnectError::Connect(_) => return error.into(),
     };
-    let message = anyhow::Error::from(error);
-    Failure::new(exit, format!("{message:#}")).into()
+    Failure::new(exit, told(&error.into())).into()
 }
 
 /// A message that was not sent.

@@ -17,6 +17,7 @@ use crate::context::{Context, DEFAULT_SERVER, first_space, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::logging;
 use crate::notify::{self, Notifier};
+use crate::output::told;
 
 /// Runs the delivery daemon of a space.
 #[derive(Debug, clap::Args)]
@@ -65,7 +66,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match serve(options, &root, &space).await {
         Ok(()) => Ok(Exit::Ok),
         Err(failure) => {
-            error!(%space, "✗ delivery: {failure:#}");
+            error!(%space, "✗ delivery: {}", told(&failure));
             Ok(Exit::of(&failure))
         }
     }

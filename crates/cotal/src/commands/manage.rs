@@ -16,6 +16,7 @@ use crate::cli::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::logging;
+use crate::output::told;
 
 /// Runs the manager of a space.
 #[derive(Debug, clap::Args)]
@@ -47,7 +48,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match Box::pin(manage(options, &root, &space)).await {
         Ok(()) => Ok(Exit::Ok),
         Err(failure) => {
-            error!(%space, "✗ manager: {failure:#}");
+            error!(%space, "✗ manager: {}", told(&failure));
             Ok(Exit::of(&failure))
         }
     }

@@ -13,6 +13,7 @@ use cotal_workspace::{
 
 use super::{Finding, Verdict};
 use crate::context::Context;
+use crate::output::told;
 
 /// The program that `up` would run.
 pub(super) async fn program(ctx: &Context, explicit: Option<PathBuf>) -> Finding {
@@ -26,7 +27,7 @@ pub(super) async fn program(ctx: &Context, explicit: Option<PathBuf>) -> Finding
             let detail = format!("{found}; {}", binary.warnings.join("; "));
             Finding::new("nats-server", Verdict::Warning, detail)
         }
-        Err(error) => Finding::new("nats-server", Verdict::Broken, format!("{error:#}")),
+        Err(error) => Finding::new("nats-server", Verdict::Broken, told(&error)),
     }
 }
 
@@ -107,7 +108,7 @@ fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Fin
             let detail = "the space is not recorded: `cotal up` records it";
             Finding::new(check, Verdict::Warning, detail)
         }
-        Err(error) => Finding::new(check, Verdict::Broken, format!("{error:#}")),
+        Err(error) => Finding::new(check, Verdict::Broken, told(&error)),
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
 use crate::context::tls_of;
+use crate::output::told;
 
 /// Collects the status of a root.
 pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Status> {
@@ -59,7 +60,7 @@ async fn space_status(
     if broker_answers && mesh.mode == Mode::Auth {
         let asked = ask(root, mesh, &mut status).await;
         if let Err(error) = asked {
-            status.errors.push(format!("{error:#}"));
+            status.errors.push(told(&error));
         }
     }
     Ok(status)

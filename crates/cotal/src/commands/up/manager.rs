@@ -9,6 +9,7 @@ use cotal_workspace::{FileStore, Reservation, SecretKey, SecretKind, SecretStore
 use tokio::time::sleep;
 
 use super::{Up, daemon};
+use crate::output::told;
 
 /// A manager waits for the daemon's rail for a minute at most (ADM-4), and for its predecessor for
 /// a quarter of one.
@@ -77,7 +78,9 @@ pub(super) async fn start_missing(up: &Up<'_>, authorities: &[Authority]) {
         };
         if let Err(error) = started {
             let space = authority.space();
-            up.ctx.out.warn(format!("space {space}: the manager was not started: {error:#}"));
+            up.ctx
+                .out
+                .warn(format!("space {space}: the manager was not started: {}", told(&error)));
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::Up;
 use super::daemon::{self, Launched, Report};
+use crate::output::told;
 
 /// Nothing that comes sooner than the dead one's lease is gone may serve.
 const RETRY_AFTER: Duration = daemon::LEASE_GONE_WITHIN;
@@ -51,7 +52,7 @@ async fn replace(up: &Up<'_>, authority: &Authority) -> Option<Daemon> {
             Ok(Attempt::Runs(daemon)) => return Some(*daemon),
             Ok(Attempt::Stopped) => return None,
             Ok(Attempt::Died(status)) => format!("it exited ({})", said(status)),
-            Err(error) => format!("{error:#}"),
+            Err(error) => told(&error),
         };
         let seconds = RETRY_AFTER.as_secs();
         out.warn(format!(
