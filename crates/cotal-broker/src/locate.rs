@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -220,8 +221,9 @@ fn version_of(path: &Path) -> Result<Version, String> {
 
 /// Runs a program that may turn out not to be what its name says, and may thus never end.
 fn output_within(mut command: Command, deadline: Duration) -> io::Result<Output> {
-    let child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    // A group of its own: what a wrapper started holds the pipe open as well.
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let child = command.process_group(0).spawn()?;
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     let (send, receive) = mpsc::sync_channel(1);
     let waiter = thread::spawn(move || {
@@ -230,7 +232,7 @@ fn output_within(mut command: Command, deadline: Duration) -> io::Result<Output>
     let result = receive.recv_timeout(deadline);
     if let (Err(_), Some(pid)) = (&result, pid) {
         // The waiter has not reaped it, so the id is still this child's.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
     }
     let _ = waiter.join();
     result.unwrap_or_else(|_| {
@@ -242,6 +244,14 @@ fn output_within(mut command: Command, deadline: Duration) -> io::Result<Output>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_never_ends_is_ended_with_what_it_started() {
+        let mut wrapper = Command::new("/bin/sh");
+        wrapper.args(["-c", "sleep 3600 & wait"]);
+        let error = output_within(wrapper, Duration::from_millis(100)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
 
     #[test]
     fn the_warning_follows_the_fixes() {
