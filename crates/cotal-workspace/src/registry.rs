@@ -99,6 +99,15 @@ impl MeshRegistry {
         Ok(content.meshes)
     }
 
+    /// Makes sure that entries can be recorded, before something is done that they are to tell of.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or read, or is malformed.
+    pub fn check(&self) -> Result<(), RegistryError> {
+        let _held = FileLock::exclusive(&self.lock_path())?;
+        self.all().map(drop)
+    }
+
     /// Records where a space is served and returns what was recorded before.
     ///
     /// # Errors

@@ -67,3 +67,12 @@ fn help_is_an_answer_and_shows_the_codes() {
         assert!(script.out.contains("cotal"));
     }
 }
+
+/// Where the mesh is to be recorded is no directory: nothing is begun.
+#[test]
+fn up_that_cannot_record_the_mesh_starts_nothing() {
+    let site = Site::new();
+    std::fs::write(site.root().join("../config"), "").unwrap();
+    site.run(&["up", "--detach", "--server-port", "0"]).ends(1).says("Not a directory");
+    assert!(!site.path("").exists());
+}

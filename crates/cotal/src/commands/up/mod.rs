@@ -87,6 +87,7 @@ pub enum Durability {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
+    ctx.registry()?.check()?;
     let root = ctx.root_or_init()?;
     let held = Reservation::try_acquire(&root.up_lock())?;
     let mut plan = Plan::new(&args, MeshFile::load(&root)?)?;
