@@ -174,7 +174,7 @@ async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
         Added::Different(_) => {
             ctx.out.warn(format!(
                 "{principal} was provisioned already, with other channels, another role or \
-                 another spelling of its name; nothing was changed"
+                 another spelling of its name; nothing was changed: retire it first to add it anew"
             ));
             return Ok(Exit::Conflict);
         }

@@ -17,6 +17,10 @@ use crate::context::{Context, principal};
 use crate::exit::{Exit, Failure};
 use crate::output::told;
 
+/// A credential is never widened: what an agent may do is decided when it is added.
+const GRANT: &str = "the agent's credential does not grant this: `cotal agent retire` it and \
+                     `cotal agent add` it anew with what it needs";
+
 /// Which agent a command speaks as.
 #[derive(Debug, clap::Args)]
 pub struct AgentArgs {
@@ -125,9 +129,16 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
         SendError::TooLarge { .. } => Exit::Refused,
         SendError::Duplicate { .. } => Exit::Conflict,
         SendError::Unwritable(_) => Exit::Failure,
+        SendError::Refused { source, .. } if source.is_denied() => return denied(error),
         SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
     };
     Failure::new(exit, error.to_string()).into()
+}
+
+/// What the broker forbids the agent's credential, and how it is granted.
+pub fn denied(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    let message = format!("{}; {GRANT}", told(&error.into()));
+    Failure::new(Exit::Denied, message).into()
 }
 
 /// A question that the daemon did not answer, or refused.
@@ -180,7 +191,7 @@ pub fn advice(why: &Shortfall) -> &'static str {
             "`cotal status` shows the daemon and `cotal up` starts a missing one; then do this again"
         }
         Shortfall::Evicted | Shortfall::Superseded | Shortfall::ConnectionLost => "do this again",
-        Shortfall::Denied { .. } => "the agent's credential does not grant this: provision it anew",
+        Shortfall::Denied { .. } => GRANT,
         Shortfall::Refused { .. } | Shortfall::Stopped | Shortfall::Failed(_) => {
             "the reason above says what is missing"
         }

@@ -4,7 +4,7 @@ use cotal_client::{Backstop, Channel, EndpointOptions, JoinState, Live};
 use serde_json::json;
 
 use crate::cli::JsonArg;
-use crate::commands::as_agent::{AgentArgs, advice, channel, exit_of};
+use crate::commands::as_agent::{AgentArgs, advice, channel, denied, exit_of};
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -86,11 +86,12 @@ fn judge(state: JoinState) -> anyhow::Result<Exit> {
         (Live::Active, Backstop::Durable { .. } | Backstop::NotDurable) => Ok(Exit::Ok),
         (Live::Active, Backstop::Unestablished(_))
         | (Live::Refused(_), Backstop::Durable { .. }) => Ok(Exit::Partial),
+        (Live::Refused(error), Backstop::NotDurable) if error.is_denied() => Err(denied(error)),
         (Live::Refused(error), Backstop::NotDurable) => Err(error.into()),
         (Live::Refused(error), Backstop::Unestablished(why)) => {
             // Neither half: the broker's own answer is the nearer cause.
             if error.is_denied() {
-                return Err(error.into());
+                return Err(denied(error));
             }
             Ok(exit_of(&why))
         }
