@@ -98,9 +98,12 @@ impl Fanout {
             room.reader(&self.reader.borrow_and_update());
             let mut hold = None;
             while let Some(post) = ready.pop_front_if(|_| {
+                if !room.is_free() || !self.gate.is_open() {
+                    return false;
+                }
                 hold = deference.until(self.joins.any(), Instant::now());
                 stale |= hold.is_some();
-                !stale && room.is_free() && self.gate.is_open()
+                !stale
             }) {
                 if let Some(routed) = self.route(post).await {
                     want = batch_size(routed.1);

@@ -7,12 +7,13 @@ use cotal_nats::{Message, NatsError, Subscription};
 use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
-use cotal_wire::{Principal, Space};
+use cotal_wire::{Channel, Lifecycle, Principal, Space};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::anycast::Keeper;
+use crate::joins::{Joining, Joins};
 use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, serve, unknown};
 use crate::registry::{Registry, RegistryError};
@@ -21,9 +22,23 @@ use crate::view::View;
 /// Everything the service needs.
 pub(crate) struct Members {
     pub(crate) rail: Rail,
-    pub(crate) view: Arc<View>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) keeper: Arc<Keeper>,
+}
+
+/// A join that a daemon before this one left half done. Fan-out waits until it is dropped.
+pub(crate) struct HalfJoined {
+    channel: Channel,
+    member: Lifecycle,
+    joining: Joining,
+}
+
+impl HalfJoined {
+    /// All of them that `view` knows.
+    pub(crate) fn all(view: &View, joins: &Joins) -> Vec<Self> {
+        let found = view.directory().half_joined().into_iter();
+        found.map(|(channel, member)| Self { channel, member, joining: joins.begin() }).collect()
+    }
 }
 
 impl Members {
@@ -31,11 +46,12 @@ impl Members {
     pub(crate) async fn run(
         self,
         requests: Subscription,
+        half_joined: Vec<HalfJoined>,
         beat: Beat,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let resuming = Arc::clone(&service).resume_joins(stop.clone());
+        let resuming = Arc::clone(&service).resume_joins(half_joined, stop.clone());
         let answer = move |message| {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
@@ -44,16 +60,14 @@ impl Members {
         served
     }
 
-    /// Finishes the joins that a daemon before this one left half done.
-    async fn resume_joins(self: Arc<Self>, stop: CancellationToken) {
-        let half_joined = self.view.directory().half_joined();
+    async fn resume_joins(self: Arc<Self>, half_joined: Vec<HalfJoined>, stop: CancellationToken) {
         let mut gate = self.rail.gate.clone();
-        for (channel, member) in half_joined {
+        for HalfJoined { channel, member, joining } in half_joined {
             let resumed = tokio::select! {
                 () = stop.cancelled() => return,
                 resumed = async {
                     gate.open().await;
-                    self.registry.resume(&channel, &member).await
+                    self.registry.resume(&channel, &member, joining).await
                 } => resumed,
             };
             if let Err(error) = resumed {

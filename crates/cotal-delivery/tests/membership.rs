@@ -291,12 +291,50 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     assert!(bob.join(TEAM).await.durable);
 }
 
+/// A daemon died within a join, and posts came while none ran: the window stands before what fan-out
+/// has to make up for.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
+    let (mesh, lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    alice.post_many(TEAM, "m", 450).await;
+    god.wait_until_settled(FANOUT).await;
+    drop(lane);
+    god.free_lease().await;
+    god.put_member(&half_joined(&bob, 0)).await;
+    alice.post_many(TEAM, "later", 450).await;
+
+    let _next = mesh.lane().await;
+    let got: Vec<_> = bob.take(900).await.iter().map(seq_of).collect();
+    assert_eq!(got, (1..=900).collect::<Vec<_>>());
+}
+
+/// The same with a window that retention has cut: its closed row claims no post, so none comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {
+    let (mesh, lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    alice.post(TEAM, "first", &[]).await;
+    god.wait_until_settled(FANOUT).await;
+    drop(lane);
+    god.free_lease().await;
+    god.put_member(&half_joined(&bob, 1)).await;
+    alice.post_many(TEAM, "m", 1_010).await;
+
+    let _next = mesh.lane().await;
+    wait_for_row(&god, &bob.lifecycle, "a closed row", |row| row.leave_cursor == Some(1)).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    bob.receives_nothing().await;
+}
+
 /// Retention took posts of the window: the shortfall is said and the row claims no post at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let (mesh, _lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     alice.post_many(TEAM, "m", 1_010).await;
+    god.wait_until_settled(FANOUT).await;
     god.put_member(&half_joined(&bob, 5)).await;
     let joined = bob.join(TEAM).await;
     assert!(!joined.durable);
@@ -304,6 +342,8 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
     assert_eq!((row.leave_cursor, row.activated), (Some(5), false));
     assert_eq!(memberships(&bob).await, json!([]));
+    god.wait_until_settled(READER).await;
+    bob.receives_nothing().await;
 
     let again = bob.join(TEAM).await;
     assert!(again.durable && again.generation == 2, "a fresh join is whole: {again:?}");

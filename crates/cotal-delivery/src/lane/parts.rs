@@ -30,7 +30,7 @@ use crate::hasten::{ACK_WAIT_NS, Hasten};
 use crate::intake::Intake;
 use crate::joins::Joins;
 use crate::lease::Lease;
-use crate::members::Members;
+use crate::members::{HalfJoined, Members};
 use crate::pulse::{Progress, Witness};
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
@@ -194,6 +194,8 @@ impl Parts {
         let book = DeadBook::new(&self.connection, &self.space);
         let caps = self.start_caps(tasks, stop).await?;
         let backlog = self.start_reader(tasks, stop, dlv, book.clone(), caps.clone()).await?;
+        // Before fan-out, which would write to their members first.
+        let half_joined = HalfJoined::all(&self.view, &self.joins);
         self.start_fanout(tasks, stop, inbox.clone(), backlog).await?;
         let retrier = Retrier {
             space: self.space.clone(),
@@ -213,7 +215,7 @@ impl Parts {
         self.start_recall(tasks, stop);
         self.start_witness(tasks, stop);
         let renewal = self.start_renewal(tasks, stop, renewed);
-        self.start_rails(tasks, stop, inbox, renewal).await?;
+        self.start_rails(tasks, stop, inbox, renewal, half_joined).await?;
         Ok(())
     }
 
@@ -370,6 +372,7 @@ impl Parts {
         stop: &CancellationToken,
         writer: Writer,
         renewal: Arc<Renewal>,
+        half_joined: Vec<HalfJoined>,
     ) -> Result<(), LaneError> {
         let rail = Rail {
             space: self.space.clone(),
@@ -389,7 +392,6 @@ impl Parts {
         let registry = Arc::new(self.registry(writer, inventories));
         let members = Members {
             rail: rail.clone(),
-            view: Arc::clone(&self.view),
             registry: Arc::clone(&registry),
             keeper: Arc::clone(&keeper),
         };
@@ -408,7 +410,9 @@ impl Parts {
         let failed = "a control rail failed";
         let token = stop.clone();
         let beat = self.alive.beat("the control rail");
-        tasks.spawn(async move { members.run(agents, beat, token).await.map_err(broker(failed)) });
+        tasks.spawn(async move {
+            members.run(agents, half_joined, beat, token).await.map_err(broker(failed))
+        });
         let token = stop.clone();
         let beat = self.alive.beat("the admin rail");
         tasks.spawn(async move { admin.run(admins, beat, token).await.map_err(broker(failed)) });

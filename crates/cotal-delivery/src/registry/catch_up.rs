@@ -7,6 +7,7 @@ use cotal_nats::{Bytes, NatsError, Outgoing, StoredMessage, Ticket};
 use cotal_rules::directory::Membership;
 use cotal_rules::fanout::{Copy, Plan};
 use cotal_rules::membership::{self as rules, CloseStep, SubjectFill};
+use cotal_wire::control::{JoinShortfall, Joined};
 use cotal_wire::envelope::{self, Reason};
 use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::rows::DeliveryClass;
@@ -32,10 +33,11 @@ impl Registry {
         member: &Lifecycle,
         generation: u64,
         Range { start: after, end: until }: Range<u64>,
-        mut joining: Option<Joining>,
+        joining: Joining,
     ) -> Result<(), RegistryError> {
         let chat = self.space.chat_stream();
         let filter = self.space.chat_channel(&channel.into());
+        let mut joining = Some(joining);
         let mut next = after + 1;
         while next <= until {
             let page = self.connection.direct_next(&chat, next, &filter, CHUNK).await?;
@@ -115,20 +117,20 @@ impl Registry {
         }
     }
 
-    /// Whether retention may have taken a post of the window. A window shorter than what one
-    /// subject holds cannot have lost any.
-    pub(super) async fn window_evicted(
+    /// The end of the window that begins after `join`, if it is whole: `None` when retention may
+    /// have taken a post of it. A window shorter than what one subject holds cannot have lost any.
+    pub(super) async fn whole_window(
         &self,
         channel: &Channel,
         join: u64,
-        fence: u64,
-        first: u64,
-    ) -> Result<bool, RegistryError> {
+    ) -> Result<Option<u64>, RegistryError> {
+        let state = self.connection.stream_state(&self.space.chat_stream()).await?;
+        let (first, fence) = (state.first_seq, state.last_seq);
         if first <= join + 1 && fence.saturating_sub(join) < PER_SUBJECT {
-            return Ok(false);
+            return Ok(Some(fence));
         }
         let fills = self.fills(channel).await?;
-        Ok(rules::window_evicted(join, first, &fills))
+        Ok((!rules::window_evicted(join, first, &fills)).then_some(fence))
     }
 
     async fn fills(&self, channel: &Channel) -> Result<Vec<SubjectFill>, RegistryError> {
@@ -155,20 +157,26 @@ impl Registry {
         }
     }
 
+    /// Closes a row whose window is not whole, and says so.
     pub(super) async fn close_evicted(
         &self,
         key: &str,
         channel: &Channel,
         member: &Lifecycle,
         membership: &Membership,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<Joined, RegistryError> {
+        let evicted = Joined {
+            durable: false,
+            generation: membership.generation,
+            reason: Some(JoinShortfall::Evicted),
+        };
         let change = self.change(channel, member, membership.join_cursor);
         match rules::close_evicted(Some(membership), membership.generation, change) {
             CloseStep::Write(write) => match self.write(key, &write, None).await {
                 Err(error) if !error.is_conflict() => Err(error),
-                _ => Ok(()),
+                _ => Ok(evicted),
             },
-            CloseStep::Superseded => Ok(()),
+            CloseStep::Superseded => Ok(evicted),
         }
     }
 }

@@ -131,7 +131,7 @@ impl Registry {
             JoinStep::AlreadyJoined { membership } => {
                 let routed = u64::MAX;
                 let seen = Seen { revision: membership.revision, routed };
-                self.activate(key, channel, member, membership, seen, None).await
+                self.activate(key, channel, member, membership, seen, joining).await
             }
             JoinStep::Write(write) => {
                 let seen = self.view.expect_member(key);
@@ -139,7 +139,7 @@ impl Registry {
                 self.confirm(key, channel, member, write.row.generation, revision).await?;
                 let seen = self.seen(seen, revision).await?;
                 let membership = Membership::of(&write.row, revision);
-                self.activate(key, channel, member, membership, seen, Some(joining)).await
+                self.activate(key, channel, member, membership, seen, joining).await
             }
         }
     }
@@ -224,18 +224,18 @@ impl Registry {
         member: &Lifecycle,
         membership: Membership,
         seen: Seen,
-        joining: Option<Joining>,
+        joining: Joining,
     ) -> Result<Joined, RegistryError> {
-        let state = self.connection.stream_state(&self.space.chat_stream()).await?;
-        let fence = state.last_seq;
         let generation = membership.generation;
         let join = membership.join_cursor;
+        // A closed row claims no post, so nothing may be copied to it: it is judged before, too.
+        let Some(fence) = self.whole_window(channel, join).await? else {
+            return self.close_evicted(key, channel, member, &membership).await;
+        };
         let until = fence.min(seen.routed);
         self.catch_up(channel, member, generation, join..until, joining).await?;
-        if self.window_evicted(channel, join, fence, state.first_seq).await? {
-            self.close_evicted(key, channel, member, &membership).await?;
-            let reason = Some(JoinShortfall::Evicted);
-            return Ok(Joined { durable: false, generation, reason });
+        if self.whole_window(channel, join).await?.is_none() {
+            return self.close_evicted(key, channel, member, &membership).await;
         }
         let change = self.change(channel, member, fence);
         match rules::activate(Some(&membership), generation, change) {
@@ -328,6 +328,7 @@ impl Registry {
         &self,
         channel: &Channel,
         member: &Lifecycle,
+        joining: Joining,
     ) -> Result<(), RegistryError> {
         let key = member_key(channel, member);
         let _turn = self.turn(&key, member).await?;
@@ -341,7 +342,7 @@ impl Registry {
             return Err(RegistryError::Refused(refusal));
         }
         let seen = Seen { revision: row.revision, routed: u64::MAX };
-        self.activate(&key, channel, member, row, seen, None).await.map(drop)
+        self.activate(&key, channel, member, row, seen, joining).await.map(drop)
     }
 
     /// Waits for a turn at a row; a lifecycle that is being retired gets none.
