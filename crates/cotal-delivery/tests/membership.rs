@@ -250,6 +250,32 @@ async fn mem_6_a_join_is_idempotent_and_a_leave_of_an_older_generation_is_refuse
     assert_eq!(never.data.expect("data")["alreadyLeft"], true);
 }
 
+/// Whose a post is that waits for fan-out is told by the rows of the time it was sent. A membership
+/// writes three rows and the bucket keeps eight, so the third rejoin waits for such posts.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_6_fan_1_no_rejoin_costs_a_post_of_an_earlier_membership() {
+    let (mesh, lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    assert_eq!(bob.join(TEAM).await.generation, 1);
+    god.pause(FANOUT).await;
+    alice.post_many(TEAM, "m", 5).await;
+    bob.leave(TEAM, 1).await;
+    for generation in 2..=3 {
+        assert_eq!(bob.join(TEAM).await.generation, generation);
+        bob.leave(TEAM, generation).await;
+    }
+    drop(lane);
+    god.free_lease().await;
+    let _next = mesh.lane().await;
+    let again = bob.join(TEAM);
+    tokio::pin!(again);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut again).await;
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    god.resume(FANOUT).await;
+    assert_eq!(again.await.generation, 4);
+    assert_eq!(bob.receive(5).await, ["m0", "m1", "m2", "m3", "m4"]);
+}
+
 fn half_joined(peer: &Peer, join_cursor: u64) -> MemberRow {
     MemberRow {
         channel: Channel::parse(TEAM).expect("a channel"),

@@ -16,6 +16,8 @@ pub const MAX_ROW: usize = 1024 * 1024;
 pub const MAX_REQUEST: usize = 256 * 1024;
 /// Messages kept per subject in CHAT, INBOX and DLV (`wire.md` §3).
 pub const PER_SUBJECT: u64 = 1_000;
+/// Revisions that the buckets of ACLs, members, channels and requests keep of each key (`wire.md` §4).
+pub const HISTORY: u8 = 8;
 /// Room that a post leaves for the entry wrapped around it, in bytes (`wire.md` §3).
 pub const ENTRY_HEADROOM: u64 = 16 * 1024;
 /// Consumers allowed per stream; the broker's own default of 1,000 would cap a space.

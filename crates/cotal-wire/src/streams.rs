@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::ids::{Lifecycle, Role};
-use crate::limits::{ENTRY_HEADROOM, MAX_CONSUMERS, PER_SUBJECT};
+use crate::limits::{ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, PER_SUBJECT};
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
 const SECOND: u64 = 1_000_000_000;
@@ -164,7 +164,7 @@ impl Space {
     #[must_use]
     pub fn bucket_config(&self, bucket: Bucket) -> StreamConfig {
         let history = match bucket {
-            Bucket::Acl | Bucket::Members | Bucket::Channels | Bucket::Anycast => 8,
+            Bucket::Acl | Bucket::Members | Bucket::Channels | Bucket::Anycast => HISTORY.into(),
             _ => 1,
         };
         let max_age = match bucket {

@@ -5,6 +5,7 @@
 
 mod catch_up;
 mod inventory;
+mod rejoin;
 mod rows;
 mod turns;
 
@@ -115,6 +116,9 @@ impl Registry {
         member: &Lifecycle,
     ) -> Result<Joined, RegistryError> {
         let (current, tombstone) = self.read_row(key, channel, member).await?;
+        if current.as_ref().is_some_and(|row| !row.is_open()) {
+            self.make_room(key, channel, member).await?;
+        }
         // Before the cursor is read, so that fan-out routes no later post without the row.
         let joining = self.joins.begin();
         let cursor = self.connection.last_seq(&self.space.chat_stream()).await?;

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use cotal_wire::limits::HISTORY;
+
 use super::index::slot;
 use super::membership::Membership;
 
-/// Earlier generations remembered for one row; the bucket's history holds no more either.
-const MAX_PAST: usize = 8;
+/// Earlier generations remembered for one row; the bucket's history holds no more either, and none is
+/// begun while an older one is needed.
+const MAX_PAST: usize = HISTORY as usize;
 
 /// The closed interval of an earlier generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
