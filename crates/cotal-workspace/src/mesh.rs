@@ -14,7 +14,8 @@ use crate::strict;
 pub enum MeshError {
     /// The content is not a mesh.
     #[error(
-        "{path} is not usable: {problem}; repair it, or move it away and run `cotal up`",
+        "{path} is not usable: {problem}; repair it, or run `cotal down`, move it away and run \
+         `cotal up`",
         path = path.display()
     )]
     Malformed {

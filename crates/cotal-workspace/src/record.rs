@@ -135,6 +135,22 @@ impl PidFile {
         }
     }
 
+    /// Removes the record if it provably names no process of the component and never did, judged
+    /// again under the lock; tells whether it was. One whose process is gone stays: it is what is
+    /// known of that process.
+    ///
+    /// # Errors
+    /// When the files cannot be locked, read or removed.
+    pub fn remove_if_foreign(&self) -> Result<bool, RecordError> {
+        let _held = FileLock::exclusive(&self.lock_path())?;
+        match self.verify()? {
+            Standing::Stale(Stale::Garbled | Stale::OtherProgram(_)) => self.clear().map(|()| true),
+            Standing::Stale(Stale::Gone(_) | Stale::Reused(_))
+            | Standing::Absent
+            | Standing::Live { .. } => Ok(false),
+        }
+    }
+
     /// Judges the record.
     ///
     /// # Errors
@@ -280,6 +296,25 @@ mod tests {
         assert_eq!(file.verify().unwrap(), Standing::Absent);
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "only the lock stays: {left:?}");
+    }
+
+    #[test]
+    fn lif_11_only_what_never_was_a_daemons_is_foreign() {
+        let (_dir, file) = record();
+        let daemon = Running::with(&["cotal", "deliver"]);
+        let pid = daemon.pid();
+        file.write(pid).unwrap();
+        assert!(!file.remove_if_foreign().unwrap());
+        drop(daemon);
+        assert!(!file.remove_if_foreign().unwrap());
+        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Gone(pid)));
+
+        let other = Running::with(&["vim", "notes"]);
+        file.write(other.pid()).unwrap();
+        assert!(file.remove_if_foreign().unwrap());
+        std::fs::write(file.path(), "garbage").unwrap();
+        assert!(file.remove_if_foreign().unwrap());
+        assert_eq!(file.verify().unwrap(), Standing::Absent);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where every file of a workspace root lives.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -300,10 +301,34 @@ impl Root {
         self.dot_dir().join(format!("manager.{segment}.log"))
     }
 
+    /// The spaces of which a process was recorded on this root, whatever `mesh.json` lists.
+    ///
+    /// # Errors
+    /// When `.cotal/` cannot be read.
+    pub fn recorded_spaces(&self) -> Result<BTreeSet<Space>, FileError> {
+        let dir = self.dot_dir();
+        let mut spaces = BTreeSet::new();
+        for entry in std::fs::read_dir(&dir).map_err(FileError::io("list", &dir))? {
+            let entry = entry.map_err(FileError::io("list", &dir))?;
+            spaces.extend(entry.file_name().to_str().and_then(space_of_record));
+        }
+        Ok(spaces)
+    }
+
     /// `up.lock`: held by the one process that changes what runs on this root.
     #[must_use]
     pub fn up_lock(&self) -> PathBuf {
         self.dot_dir().join("up.lock")
+    }
+}
+
+/// The space in the name of a pid record. A segment holds no dot, and that of a space is its name.
+fn space_of_record(file: &str) -> Option<Space> {
+    let (component, rest) = file.split_once('.')?;
+    let (segment, kind) = rest.split_once('.')?;
+    match (component, kind) {
+        ("delivery", "pid" | "launched.pid") | ("manager", "pid") => Space::parse(segment).ok(),
+        _ => None,
     }
 }
 
@@ -358,11 +383,35 @@ mod tests {
     }
 
     #[test]
+    fn recorded_spaces_are_those_of_pid_records_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let segment = |space: &str| Segment::from(&Space::parse(space).unwrap());
+        for file in [
+            root.delivery_pid(&segment("a")),
+            root.delivery_launched_pid(&segment("b-1")),
+            root.manager_pid(&segment("launched")),
+            root.delivery_log(&segment("log")),
+            root.manager_lock(&segment("lock")),
+            root.dot_dir().join("delivery.birth.pid.birth"),
+            root.dot_dir().join("delivery.locked.pid.lock"),
+            root.dot_dir().join("manager.run.launched.pid"),
+            root.dot_dir().join("delivery.a%2Fb.pid"),
+            root.dot_dir().join("other.c.pid"),
+        ] {
+            std::fs::write(file, "1").unwrap();
+        }
+        let spaces = root.recorded_spaces().unwrap();
+        let names: Vec<_> = spaces.iter().map(Space::as_str).collect();
+        assert_eq!(names, ["a", "b-1", "launched"]);
+    }
+
+    #[test]
     fn a_space_named_like_a_directory_of_the_root_shares_no_file_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::init(dir.path()).unwrap();
         let agent = Principal::parse("local.bob").unwrap();
-        let mut seen = std::collections::BTreeSet::from([
+        let mut seen = BTreeSet::from([
             root.mesh_file(),
             root.operator_seed(),
             root.system_file(),

@@ -222,6 +222,9 @@ pub(super) fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError
 /// none was recorded. A record that is provably of another program is cleared and nobody is
 /// signalled (LIF-11). Once it is dead its credential is taken away, so that nobody restarts it.
 ///
+/// A daemon that released its lease removed its own record. The record of one that could not stays,
+/// so that the next start knows of whom the lease that still stands is (see [`dead_daemon`]).
+///
 /// # Errors
 /// When another process is stopping it and does not finish within `patience`, or it cannot be
 /// stopped.
@@ -235,14 +238,16 @@ pub async fn stop_daemon(
         Patience::Wait => None,
     };
     let _held = reserve(root, space, patience).await?;
+    let (record, launched) = (daemon_record(root, space), launched_record(root, space));
     let mut stopped = None;
-    for record in [daemon_record(root, space), launched_record(root, space)] {
-        if let Some(daemon) = recorded(&record)? {
+    for record in [&record, &launched] {
+        if let Some(daemon) = recorded(record)? {
             let how = daemon.stop(STOP_WITHIN).await?;
             stopped = stopped.max(Some(how));
         }
-        record.remove_if_stale()?;
     }
+    record.remove_if_foreign()?;
+    launched.remove_if_stale()?;
     set_aside_credential(root, space)?;
     Ok(stopped)
 }
@@ -279,6 +284,22 @@ mod tests {
         record.write(std::process::id()).unwrap();
         assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
         assert_eq!(record.verify().unwrap(), Standing::Absent);
+    }
+
+    #[tokio::test]
+    async fn lif_11_the_record_of_a_daemon_that_is_gone_outlives_a_stop() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::init(dir.path()).unwrap();
+        let space = Space::parse("main").unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let pid = ended.id();
+        ended.wait().unwrap();
+        for record in [daemon_record(&root, &space), launched_record(&root, &space)] {
+            record.write(pid).unwrap();
+        }
+        assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
+        assert_eq!(dead_daemon(&root, &space).unwrap(), Some(pid));
+        assert_eq!(launched_record(&root, &space).verify().unwrap(), Standing::Absent);
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! `cotal deliver`: the delivery daemon of one space.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -53,10 +54,12 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let Place { root, space, server, tls } = place(&args.mesh, ctx)?;
-    let log = root.delivery_log(&Segment::from(&space));
+    let place = place(&args.mesh, ctx)?;
+    let log = place.root.delivery_log(&Segment::from(&place.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
+    place.warn_of_another_root();
+    let Place { root, space, server, tls, .. } = place;
     let options = LaneOptions {
         tls,
         windows: Windows::new(args.broker_gone_ms, args.broker_gone_backstop_ms),
@@ -78,6 +81,24 @@ pub(super) struct Place {
     pub(super) space: Space,
     pub(super) server: String,
     pub(super) tls: TlsMode,
+    /// The root that the registry records for the space, where it is not this one.
+    other: Option<PathBuf>,
+}
+
+impl Place {
+    /// Says whose broker is dialled, where it is another root's: that one knows nothing of what
+    /// this root signed, and its refusal does not tell.
+    pub(super) fn warn_of_another_root(&self) {
+        let Some(other) = &self.other else { return };
+        let (space, server) = (&self.space, &self.server);
+        warn!(
+            %space,
+            "the mesh registry records space {space} for another root, {}, so its broker at \
+             {server} is dialled: run `cotal up` in {} to record this root",
+            other.display(),
+            self.root.dir().display()
+        );
+    }
 }
 
 /// The root, the space that was named or else the root's first, and the broker of it.
@@ -91,7 +112,8 @@ pub(super) fn place(args: &MeshArgs, ctx: &Context) -> anyhow::Result<Place> {
     };
     let recorded = ctx.recorded(&space)?;
     let (server, tls) = broker(&space, args.server.as_deref(), recorded.as_ref(), mesh.as_ref())?;
-    Ok(Place { root, space, server, tls })
+    let other = recorded.map(|entry| entry.root).filter(|other| other != root.dir());
+    Ok(Place { root, space, server, tls, other })
 }
 
 /// The broker of a space: the one that the registry records, which nothing overrides; without a

@@ -20,43 +20,50 @@ pub struct Args {}
 pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let root = ctx.root()?;
     let _held = Reservation::try_acquire(&root.up_lock())?;
-    match MeshFile::load(&root)? {
-        Some(mesh) => everything(ctx, &root, &mesh, Patience::Refuse).await?,
-        None => report(ctx, "broker", stop_broker(&root).await?),
-    }
+    let mesh = MeshFile::load(&root).unwrap_or_else(|error| {
+        ctx.out.warn(format!("{error}. What the pid records name is stopped"));
+        None
+    });
+    everything(ctx, &root, mesh.as_ref(), Patience::Refuse).await?;
     Ok(Exit::Ok)
 }
 
-/// Stops the managers, the daemons, then the broker: a daemon releases its lease only while the broker answers.
-/// One that could not be stopped keeps no other from being stopped, but keeps its broker.
+/// Stops the managers, the daemons, then the broker: a daemon releases its lease only while the
+/// broker answers. One that could not be stopped keeps no other from being stopped, but keeps its
+/// broker.
+///
+/// A process may be recorded of a space that `mesh` does not list, or not any more; it is stopped
+/// too.
 pub async fn everything(
     ctx: &Context,
     root: &Root,
-    mesh: &MeshFile,
+    mesh: Option<&MeshFile>,
     patience: Patience,
 ) -> anyhow::Result<()> {
-    let mut failed = None;
-    if mesh.mode == Mode::Open {
-        ctx.out.note("  this mesh is open, so it has no delivery daemon to stop");
-    }
-    let spaces = mesh.spaces.iter().filter(|_| mesh.mode == Mode::Auth);
-    for space in spaces {
-        match stop_manager(root, space).await {
-            Ok(None) => {}
-            Ok(stopped) => report(ctx, &format!("space {space}: manager"), stopped),
-            Err(error) => {
-                let error = anyhow::Error::from(error);
-                failed.get_or_insert(
-                    error.context(format!("the manager of space {space} was not stopped")),
-                );
-            }
+    let mut listed = Vec::new();
+    match mesh {
+        Some(mesh) if mesh.mode == Mode::Open => {
+            ctx.out.note("  this mesh is open, so it has no delivery daemon to stop");
         }
-        match stop_daemon(root, space, patience).await {
-            Ok(stopped) => report(ctx, &format!("space {space}: delivery daemon"), stopped),
-            Err(error) => {
-                let error = anyhow::Error::from(error);
-                let context = format!("the delivery daemon of space {space} was not stopped");
-                failed.get_or_insert(error.context(context));
+        Some(mesh) => listed.clone_from(&mesh.spaces),
+        None => {}
+    }
+    let mut unlisted = root.recorded_spaces()?;
+    unlisted.retain(|space| !listed.contains(space));
+    let mut failed = None;
+    for space in listed.iter().chain(&unlisted) {
+        let manager = stop_manager(root, space).await;
+        let daemon = stop_daemon(root, space, patience).await;
+        for (what, ended) in [("manager", manager), ("delivery daemon", daemon)] {
+            match ended {
+                // There need not have been one, so that there was none is no news.
+                Ok(None) if what == "manager" || unlisted.contains(space) => {}
+                Ok(stopped) => report(ctx, &format!("space {space}: {what}"), stopped),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    let context = format!("the {what} of space {space} was not stopped");
+                    failed.get_or_insert(error.context(context));
+                }
             }
         }
     }

@@ -36,10 +36,12 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let Place { root, space, server: url, tls } = place(&args.mesh, ctx)?;
-    let log = root.manager_log(&Segment::from(&space));
+    let place = place(&args.mesh, ctx)?;
+    let log = place.root.manager_log(&Segment::from(&place.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
+    place.warn_of_another_root();
+    let Place { root, space, server: url, tls, .. } = place;
     let authority = Authority::open(&root, &space)?;
     let authority = authority.with_lifetime(args.lifetime.credential_lifetime);
     let store = Arc::new(FileStore::new(root.clone()));

@@ -92,6 +92,88 @@ fn lif_11_what_a_lost_broker_left_behind_is_nobody_to_down() {
     wait_until("the daemon's end", || !is_alive(daemon));
     assert_eq!(site.daemon(), daemon, "it is what is known of the lease that stands");
     site.run(&["down"]).ok().says("delivery daemon was not running");
+    assert_eq!(site.daemon(), daemon);
+}
+
+/// A daemon that is stopped while its broker is away cannot release its lease, whoever stops it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_6_up_waits_for_the_lease_of_a_daemon_that_was_stopped_without_its_broker() {
+    let site = Site::new();
+    let server = site.run(&["up", "--detach", "--server-port", "0"]).ok().out;
+    let stopped = site.daemon();
+    signal(site.broker(), Signal::KILL);
+    site.run(&["down"]).ok().says("delivery daemon stopped");
+    waits_for_the_lease_of(stopped, &site, server.trim()).await;
+    site.run(&["down"]).ok();
+
+    let mut up = site.command(&["up"]);
+    let up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("a mesh", || site.run(&["status"]).code == 0);
+    let stopped = site.daemon();
+    signal(site.broker(), Signal::KILL);
+    Run::of(up.wait_with_output().unwrap()).ends(1).says("delivery daemon stopped");
+    waits_for_the_lease_of(stopped, &site, server.trim()).await;
+}
+
+async fn waits_for_the_lease_of(died: u32, site: &Site, server: &str) {
+    let mut up = site.command(&["up", "--detach"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = format!("delivery daemon {died} died and its lease still stands");
+    assert!(lines.any(|line| line.contains(&waits)), "it did not wait");
+    free_lease(site, server).await;
+    let said: Vec<String> = lines.collect();
+    assert!(up.wait().unwrap().success(), "{said:?}");
+}
+
+#[test]
+fn lif_6_up_waits_for_a_daemon_that_finds_its_broker_again() {
+    let site = Site::up();
+    let daemon = site.daemon();
+    // A paused one takes as long to be back as the test wants.
+    signal(daemon, Signal::STOP);
+    signal(site.broker(), Signal::KILL);
+    let mut up = site.command(&["up", "--detach"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = format!("delivery daemon {daemon} runs, and does not serve yet");
+    let waited = lines.any(|line| line.contains(&waits));
+    signal(daemon, Signal::CONT);
+    assert!(waited, "it did not wait");
+    let said: Vec<String> = lines.collect();
+    assert!(up.wait().unwrap().success(), "{said:?}");
+    assert_eq!(site.daemon(), daemon);
+    site.run(&["status"]).ok();
+}
+
+#[test]
+fn lif_6_up_replaces_a_daemon_that_ends_while_it_is_waited_for() {
+    let site = Site::up();
+    let daemon = site.daemon();
+    signal(daemon, Signal::STOP);
+    let mut up = site.command(&["up", "--detach"]);
+    let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("does not serve yet")), "it did not wait");
+    // The one that is asked to end releases its lease once it runs again.
+    signal(daemon, Signal::TERM);
+    signal(daemon, Signal::CONT);
+    let said: Vec<String> = lines.collect();
+    assert!(up.wait().unwrap().success(), "{said:?}");
+    assert_ne!(site.daemon(), daemon);
+}
+
+#[test]
+fn lif_6_of_a_daemon_that_stays_paused_up_says_what_to_do() {
+    let site = Site::up();
+    let daemon = site.daemon();
+    signal(daemon, Signal::STOP);
+    let mut up = site.command(&["up", "--detach"]);
+    let up = up.env("COTAL_SERVING_WITHIN_MS", "100").output().unwrap();
+    let up = Run::of(up).ends(7).says(&format!("`kill -CONT {daemon}` wakes one"));
+    up.says("`cotal down`, then `cotal up`, replaces it");
+    signal(daemon, Signal::CONT);
+    site.run(&["up", "--detach"]).ok();
 }
 
 #[test]
@@ -197,8 +279,7 @@ fn lif_13_another_broker_than_the_recorded_one_is_refused_before_any_dial() {
     site.run(&args).ends(8).says("the mesh registry records");
     assert_eq!(elsewhere.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     // With no record for the space, the one that was named is dialled.
-    let registry = site.root().join("../config/cotal/meshes.json");
-    std::fs::write(registry, r#"{"meshes": {}}"#).unwrap();
+    std::fs::write(site.registry(), r#"{"meshes": {}}"#).unwrap();
     elsewhere.set_nonblocking(false).unwrap();
     let mut daemon = site.command(&args).spawn().unwrap();
     elsewhere.accept().unwrap();

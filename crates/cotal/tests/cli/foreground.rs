@@ -1,7 +1,7 @@
 //! `up` in the foreground, whose daemon dies, is stopped or is not there yet.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ const DIED: &str =
     "delivery daemon exited (signal SIGKILL) while nats-server is running - restarting it";
 
 /// A running `cotal up` and what it has said.
-struct Foreground {
+pub struct Foreground {
     child: Child,
     said: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Foreground {
-    fn up(site: &Site) -> Self {
+    pub fn up(site: &Site) -> Self {
         let up = Self::start(site);
         up.says("The mesh is up");
         up
@@ -33,12 +33,11 @@ impl Foreground {
 
     fn start_with(site: &Site, env: &[(&str, &str)]) -> Self {
         let mut command = site.command(&["up", "--server-port", "0"]);
-        let mut child = command
-            .envs(env.iter().copied())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::run(command.envs(env.iter().copied()))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said = Arc::new(Mutex::new(String::new()));
         let sink = Arc::clone(&said);
@@ -50,13 +49,13 @@ impl Foreground {
         Self { child, said, reader: Some(reader) }
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
     /// Waits for a text. A replacement has to wait for the lease of its predecessor, 30 s.
     #[track_caller]
-    fn says(&self, text: &str) {
+    pub fn says(&self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.said().contains(text) {
             assert!(Instant::now() < deadline, "{text:?} is not in:\n{}", self.said());
@@ -223,6 +222,41 @@ fn lif_10_up_and_down_share_one_reservation_and_up_waits_for_a_stop_that_runs() 
 }
 
 #[test]
+fn lif_10_a_space_that_was_added_meanwhile_is_taken_down_too() {
+    let site = Site::new();
+    let mut up = Foreground::up(&site);
+    site.run(&["space", "add", "other"]).ok();
+    let added = ["delivery.other.pid", "manager.other.pid"].map(|record| site.pid(record));
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.ended(), 0);
+    assert!(added.iter().all(|&pid| !is_alive(pid)), "{}", up.said());
+}
+
+#[test]
+fn lif_10_under_nohup_a_closed_terminal_takes_nothing_down() {
+    let site = Site::new();
+    let plain = site.command(&["up", "--server-port", "0"]);
+    let mut command = Command::new("nohup");
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(site.root());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut up = Foreground::run(command.stdin(Stdio::null()));
+    up.says("The mesh is up");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", up.child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    assert_eq!(ignored & 1, 1, "SIGHUP is not ignored any more:\n{status}");
+    signal(up.child.id(), Signal::HUP);
+    site.run(&["status"]).ok();
+    signal(up.child.id(), Signal::TERM);
+    assert_eq!(up.ended(), 0);
+}
+
+#[test]
 fn lif_10_a_signal_while_the_mesh_still_starts_leaves_nothing_behind() {
     let site = Site::up();
     kill_daemon(&site);
@@ -273,7 +307,7 @@ fn lif_11_down_believes_a_record_whose_command_line_cannot_be_read() {
     signal(daemon, Signal::TERM);
     wait_until("the daemon's end", || !is_alive(daemon));
     // A program that was given an empty name shows an empty command line.
-    let mut unreadable = std::process::Command::new("cat");
+    let mut unreadable = Command::new("cat");
     let unreadable = std::os::unix::process::CommandExt::arg0(&mut unreadable, "");
     let mut unreadable = unreadable.stdin(Stdio::piped()).spawn().unwrap();
     let pid = unreadable.id();
@@ -282,14 +316,14 @@ fn lif_11_down_believes_a_record_whose_command_line_cannot_be_read() {
     site.run(&["down"]).ok().says("delivery daemon stopped");
     let ended = unreadable.wait().unwrap();
     assert!(!ended.success(), "it was not signalled: {ended}");
-    assert!(!site.path("delivery.main.pid").exists());
+    site.run(&["down"]).ok().says("delivery daemon was not running");
 }
 
 #[test]
 fn lif_11_down_signals_no_other_program_and_clears_its_record() {
     let site = Site::up();
     let daemon = site.daemon();
-    let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let mut other = Command::new("sleep").arg("600").spawn().unwrap();
     for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
         std::fs::write(site.path(record), format!("{}\n", other.id())).unwrap();
     }

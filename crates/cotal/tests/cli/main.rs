@@ -15,6 +15,7 @@ mod manager;
 mod mesh;
 mod paused;
 mod requests;
+mod roots;
 mod service;
 mod site;
 mod tls;

@@ -140,7 +140,7 @@ fn a_port_that_somebody_else_has_is_named_and_nothing_is_left_running() {
 
 #[test]
 fn lif_10_a_foreground_up_takes_everything_down_with_it() {
-    for stop in [Signal::TERM, Signal::INT] {
+    for stop in [Signal::TERM, Signal::INT, Signal::HUP] {
         let site = Site::new();
         let mut command = site.command(&["up", "--server-port", "0"]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

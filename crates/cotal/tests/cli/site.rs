@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 use cotal_testkit::broker_binary;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +11,8 @@ use tempfile::TempDir;
 
 /// A directory with a root and a registry; dropping it takes the mesh down.
 pub struct Site {
-    dir: TempDir,
+    dir: Arc<TempDir>,
+    name: &'static str,
 }
 
 /// How a run of the binary ended.
@@ -23,9 +25,17 @@ pub struct Run {
 
 impl Site {
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("root")).unwrap();
-        Self { dir }
+        Self::named(Arc::new(tempfile::tempdir().unwrap()), "root")
+    }
+
+    /// Another root of the same user, with the same registry.
+    pub fn beside(&self, name: &'static str) -> Self {
+        Self::named(Arc::clone(&self.dir), name)
+    }
+
+    fn named(dir: Arc<TempDir>, name: &'static str) -> Self {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        Self { dir, name }
     }
 
     /// A site whose mesh is up, left running.
@@ -36,7 +46,11 @@ impl Site {
     }
 
     pub fn root(&self) -> PathBuf {
-        self.dir.path().join("root").canonicalize().unwrap()
+        self.dir.path().join(self.name).canonicalize().unwrap()
+    }
+
+    pub fn registry(&self) -> PathBuf {
+        self.dir.path().join("config/cotal/meshes.json")
     }
 
     pub fn path(&self, below: &str) -> PathBuf {

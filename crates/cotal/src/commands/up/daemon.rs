@@ -44,8 +44,8 @@ pub(super) async fn ensure<'a>(
     let space = authority.space();
     let (own, connection) = authority.connect(Office::Operator, &up.address).await?;
     let rail = Rail::new(&connection, space, &own);
-    let outcome = if let Some(daemon) = running_daemon(&up.root, space)? {
-        (attached(up, space, daemon.pid(), &rail.probe().await), None)
+    let outcome = if let Some(exit) = attached(up, space, &rail).await? {
+        (exit, None)
     } else {
         outlive_the_dead(up, space, &connection).await?;
         let mut daemon = launch(up, space)?.start_daemon().await?;
@@ -105,15 +105,40 @@ pub(super) async fn probed(up: &Up<'_>, authority: &Authority) -> anyhow::Result
     Ok(probed)
 }
 
-fn attached(up: &Up<'_>, space: &Space, pid: u32, probed: &Liveness) -> Exit {
-    if *probed == Liveness::Bound {
-        serving(up, space, pid);
-        return Exit::Ok;
+/// Waits until a daemon that runs already serves: one whose broker was away needs a moment to be
+/// back. `None` when none runs, or it ended meanwhile.
+async fn attached(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Option<Exit>> {
+    let within = up.ctx.serving_within;
+    let until = Instant::now() + within;
+    let mut told = false;
+    while let Some(daemon) = running_daemon(&up.root, space)? {
+        let pid = daemon.pid();
+        let probed = rail.probe().await;
+        if probed == Liveness::Bound {
+            serving(up, space, pid);
+            return Ok(Some(Exit::Ok));
+        }
+        let how = said(&probed);
+        if Instant::now() >= until {
+            let log = up.root.delivery_log(&Segment::from(space));
+            up.ctx.out.warn(format!(
+                "space {space}: delivery daemon {pid} runs, and does not serve ({how}): its log, \
+                 {}, says why; `kill -CONT {pid}` wakes one that was paused, and `cotal down`, \
+                 then `cotal up`, replaces it",
+                log.display()
+            ));
+            return Ok(Some(Exit::NotServing));
+        }
+        if !std::mem::replace(&mut told, true) {
+            up.ctx.out.note(format!(
+                "  space {space}: delivery daemon {pid} runs, and does not serve yet ({how}); \
+                 waiting for it, at most {} s",
+                within.as_secs_f32().ceil()
+            ));
+        }
+        sleep(LOOK_EVERY).await;
     }
-    let line =
-        format!("space {space}: delivery daemon {pid} runs, and does not serve ({})", said(probed));
-    up.ctx.out.warn(line);
-    Exit::NotServing
+    Ok(None)
 }
 
 /// Waits until a daemon that was started serves, and says what came of it (LIF-6).
@@ -140,8 +165,11 @@ pub(super) async fn report(
     })
 }
 
-/// How the daemon of a space is started.
+/// How a process of a space is started. It dials the broker that the registry records (LIF-13),
+/// and another root with a space of this name may have recorded itself since; so this root, which
+/// is the one that serves the space here, records itself anew.
 pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<Launch> {
+    up.register(space)?;
     Ok(Launch {
         program: own_program()?,
         root: up.root.clone(),

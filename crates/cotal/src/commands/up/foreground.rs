@@ -27,13 +27,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct Wish {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
 }
 
 impl Wish {
-    /// Takes SIGINT and SIGTERM from now on.
+    /// Takes SIGINT, SIGTERM and SIGHUP from now on; the last one, which a terminal sends when it
+    /// is closed, not under `nohup`.
     pub(super) fn listen() -> std::io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+        let terminate = signal(SignalKind::terminate())?;
+        let hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { interrupt, terminate, hangup })
     }
 
     /// Waits for it. Cancel-safe.
@@ -41,12 +45,29 @@ impl Wish {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = hung_up(self.hangup.as_mut()) => {}
         }
     }
 }
 
-/// Restarts the daemons it started when they die (LIF-9). Waits for SIGINT, SIGTERM or the broker's
-/// end, then stops what `down` would stop.
+async fn hung_up(hangup: Option<&mut Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started this process had SIGHUP ignored.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Bit n of the mask is signal n + 1, and SIGHUP is the first.
+    ignored.is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Restarts the daemons it started when they die (LIF-9). Waits for a [`Wish`] or the broker's end,
+/// then stops what `down` would stop.
 pub(super) async fn stay(
     up: &Up<'_>,
     mut broker: Broker,
@@ -119,7 +140,7 @@ async fn managed(up: &Up<'_>, authorities: &[Authority]) {
 /// `down` that runs already is waited for (LIF-10).
 pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<()> {
     let _held = reserve(up).await?;
-    down::everything(up.ctx, &up.root, &up.mesh, Patience::Wait).await
+    down::everything(up.ctx, &up.root, Some(&up.mesh), Patience::Wait).await
 }
 
 /// The kernel tells nobody that a file lock is free, so this looks again and again.
