@@ -210,6 +210,8 @@ pub enum ManagerError {
         op: String,
         /// What the last attempt met.
         last: String,
+        /// Whether the last attempt ran out of time, so that somebody may listen.
+        timed_out: bool,
     },
     /// The daemon answered with a refusal.
     #[error("the daemon of space {space} refused {op}: {reason}")]
@@ -238,6 +240,11 @@ impl<T> Doing<T> for Result<T, NatsError> {
 }
 
 impl ManagerError {
+    /// Whether no answer came in time.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Broker { source: NatsError::Timeout { .. }, .. })
+    }
+
     /// Whether nobody answered: the one thing that is asked again (ADM-4). A daemon that binds, or
     /// re-checks who owns its lease, says that it is not ready, which is no answer yet.
     #[must_use]

@@ -126,17 +126,23 @@ impl Rail {
         let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
         let wait = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
         let mut cadence = Cadence::new(0, wait_ms);
-        let mut last = "no attempt was answered".to_owned();
+        let (mut last, mut timed_out) = ("no attempt was answered".to_owned(), true);
         while let Next::Send { at, until } = cadence.next(now()) {
             tokio::time::sleep(wait(at - now())).await;
             let asked = self.admin(op, args.clone());
             match tokio::time::timeout(wait(until - now()), asked).await {
-                Ok(Err(error)) if error.is_silence() => last = chain(&error),
+                Ok(Err(error)) if error.is_silence() => {
+                    (last, timed_out) = (chain(&error), error.is_timeout());
+                }
                 Ok(answer) => return answer,
-                Err(_) => break,
+                Err(_) => {
+                    timed_out = true;
+                    break;
+                }
             }
         }
-        Err(ManagerError::RailSilent { space: self.space.clone(), op: op.to_owned(), last })
+        let (space, op) = (self.space.clone(), op.to_owned());
+        Err(ManagerError::RailSilent { space, op, last, timed_out })
     }
 
     async fn ask(

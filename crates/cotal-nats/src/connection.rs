@@ -430,9 +430,7 @@ fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) 
         .iter()
         .any(|needle| detail.contains(needle));
     match error.kind() {
-        ConnectErrorKind::ServerParse | ConnectErrorKind::Dns => {
-            ConnectError::Address { url, detail }
-        }
+        ConnectErrorKind::ServerParse => ConnectError::Address { url, detail },
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Rejected { url, detail }
         }
@@ -444,7 +442,7 @@ fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) 
         ConnectErrorKind::Io if options.tls != TlsMode::Plain && looks_like_tls => {
             ConnectError::Tls { url, detail }
         }
-        ConnectErrorKind::Io | ConnectErrorKind::MaxReconnects => {
+        ConnectErrorKind::Dns | ConnectErrorKind::Io | ConnectErrorKind::MaxReconnects => {
             ConnectError::Unreachable { url, detail }
         }
     }

@@ -70,14 +70,14 @@ pub fn tls_of(mesh: &MeshFile) -> TlsMode {
 
 impl Context {
     /// Reads the process's environment.
-    pub fn from_process(global: &Global) -> Self {
-        Self {
+    pub fn from_process(global: &Global) -> anyhow::Result<Self> {
+        Ok(Self {
             out: Output::from_process(),
             log_format: global.log_format,
-            serving_within: serving_within(),
+            serving_within: serving_within()?,
             root_flag: global.root.clone(),
             registry: registry_path().map(MeshRegistry::new),
-        }
+        })
     }
 
     /// The root: `--root`, or the nearest at or above the working directory (LIF-12).
@@ -210,12 +210,16 @@ impl Target {
         let principal = principal(name)?;
         let key = SecretKey::new(&self.space, SecretKind::Agent(principal.clone()));
         let secret = FileStore::new(self.root.clone()).get(&key)?.ok_or_else(|| {
-            let space = &self.space;
-            let message = format!(
-                "this root has no credential of {principal} in space {space}: `cotal agent add {name} \
-                 --read CHANNEL --post CHANNEL` makes one; if `cotal agent list` shows {principal}, \
-                 retire it first"
-            );
+            let (space, actor) = (&self.space, principal.actor());
+            let makes = if principal.owner() == "local" {
+                format!(
+                    ": `cotal agent add {actor} --space {space} --read CHANNEL --post CHANNEL` makes \
+                     one; if `cotal agent list --space {space}` shows {principal}, retire it first"
+                )
+            } else {
+                "; another owner's is given with --creds FILE".to_owned()
+            };
+            let message = format!("this root has no credential of {principal} in space {space}{makes}");
             Failure::new(Exit::Absent, message)
         })?;
         Creds::parse(secret.expose()).with_context(|| format!("the credential of {principal}"))
@@ -242,9 +246,16 @@ fn working_directory() -> anyhow::Result<PathBuf> {
     std::env::current_dir().context("the working directory cannot be read")
 }
 
-fn serving_within() -> Duration {
-    let told = std::env::var("COTAL_SERVING_WITHIN_MS").ok().and_then(|text| text.parse().ok());
-    told.map_or(SERVING_WITHIN, Duration::from_millis)
+fn serving_within() -> anyhow::Result<Duration> {
+    const NAME: &str = "COTAL_SERVING_WITHIN_MS";
+    let Some(text) = std::env::var_os(NAME) else {
+        return Ok(SERVING_WITHIN);
+    };
+    let told = text.to_str().and_then(|text| text.parse().ok());
+    told.map(Duration::from_millis).ok_or_else(|| {
+        let message = format!("{NAME} is {}: give whole milliseconds", text.display());
+        Failure::new(Exit::Usage, message).into()
+    })
 }
 
 fn registry_path() -> Option<PathBuf> {

@@ -142,6 +142,7 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
     match error {
         ManagerError::Name(_) | ManagerError::Wider { .. } => Some(Exit::Usage),
         ManagerError::NoSuchAgent(_) | ManagerError::KeyUnknown(_) => Some(Exit::Absent),
+        ManagerError::RailSilent { timed_out: true, .. } => Some(Exit::TimedOut),
         ManagerError::RailSilent { .. } => Some(Exit::NotServing),
         ManagerError::BrokerGone(_) => Some(Exit::Unreachable),
         ManagerError::Retiring(_)

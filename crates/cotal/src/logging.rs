@@ -13,9 +13,28 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::cli::LogFormat;
+use crate::exit::{Exit, Failure};
 
 /// Chooses what is logged; the syntax is that of `RUST_LOG`.
 const FILTER_VARIABLE: &str = "COTAL_LOG";
+
+/// Refuses a filter that does not read, before anything is done without it.
+pub fn check() -> anyhow::Result<()> {
+    let Some(filter) = std::env::var_os(FILTER_VARIABLE) else {
+        return Ok(());
+    };
+    let read = filter.to_str().map(EnvFilter::try_new);
+    match read {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => {
+            let message = format!("{FILTER_VARIABLE} does not read: {error}");
+            Err(Failure::new(Exit::Usage, message).into())
+        }
+        None => {
+            Err(Failure::new(Exit::Usage, format!("{FILTER_VARIABLE} is no UTF-8 text")).into())
+        }
+    }
+}
 
 /// Logs of a command that a person runs: warnings, on standard error.
 pub fn to_stderr(format: LogFormat) {

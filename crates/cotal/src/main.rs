@@ -17,25 +17,33 @@ mod logging;
 mod notify;
 mod output;
 
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _};
 use mimalloc::MiMalloc;
 
 use crate::cli::Cli;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::output::Output;
 
 /// Gives freed pages back sooner than the system's allocator: an idle daemon stays small.
 #[global_allocator]
 static GLOBAL: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let ctx = Context::from_process(&cli.global);
+    let ctx = match logging::check().and_then(|()| Context::from_process(&cli.global)) {
+        Ok(ctx) => ctx,
+        Err(error) => {
+            Output::from_process().error(&error);
+            return Exit::of(&error).into();
+        }
+    };
     let needs_mesh = cli.command.needs_mesh();
     match run(cli, &ctx) {
         Ok(exit) => exit.into(),
@@ -44,9 +52,8 @@ fn main() -> ExitCode {
             if exit != Exit::Ok {
                 ctx.out.error(&error);
             }
-            if exit == Exit::Unreachable && needs_mesh {
-                ctx.out
-                    .note("  `cotal up` starts the mesh of a root; `cotal status` tells what runs");
+            if let Some(step) = next_step(exit).filter(|_| needs_mesh && !names_a_step(&error)) {
+                ctx.out.note(format_args!("  {step}"));
             }
             exit.into()
         }
@@ -65,6 +72,32 @@ fn run(cli: Cli, ctx: &Context) -> anyhow::Result<Exit> {
     // A thread that still reads standard input must not keep a finished command alive.
     runtime.shutdown_background();
     exit
+}
+
+/// What a person can do about a failure whose message does not say it.
+fn next_step(exit: Exit) -> Option<&'static str> {
+    match exit {
+        Exit::Unreachable => {
+            Some("`cotal up` starts the mesh of a root; `cotal status` tells what runs")
+        }
+        Exit::NotServing => {
+            Some("`cotal status` tells what runs; `cotal up` starts a daemon that is missing")
+        }
+        Exit::TimedOut => Some("`cotal status` and `cotal doctor` tell what runs and what hangs"),
+        _ => None,
+    }
+}
+
+fn names_a_step(error: &anyhow::Error) -> bool {
+    output::told(error).contains("`cotal ")
+}
+
+/// Colours are for terminals alone, whatever the environment wants to force.
+fn parse() -> Result<Cli, clap::Error> {
+    let terminals = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let colours = if terminals { ColorChoice::Auto } else { ColorChoice::Never };
+    let matches = Cli::command().color(colours).try_get_matches()?;
+    Cli::from_arg_matches(&matches)
 }
 
 /// Help and version are answers, not mistakes; clap knows which stream each belongs to.

@@ -92,7 +92,7 @@ pub fn told(error: &anyhow::Error) -> String {
     for cause in error.chain().map(ToString::to_string) {
         if line.is_empty() {
             line = cause;
-        } else if !line.contains(&cause) {
+        } else if !line.contains(cause.trim_start_matches("nats: ")) {
             line = format!("{line}: {cause}");
         }
     }

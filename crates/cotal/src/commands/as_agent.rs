@@ -21,6 +21,10 @@ use crate::output::told;
 const GRANT: &str = "the agent's credential does not grant this: `cotal agent retire` it and \
                      `cotal agent add` it anew with what it needs";
 
+/// A broker does not say why it rejects.
+const REJECTED: &str = "a credential ends with its agent's retirement, or when it is narrowed: \
+                        `cotal agent list` shows who is provisioned";
+
 /// Which agent a command speaks as.
 #[derive(Debug, clap::Args)]
 pub struct AgentArgs {
@@ -118,7 +122,14 @@ fn not_connected(error: ConnectError) -> anyhow::Error {
         ConnectError::Creds(_) | ConnectError::Identity(_) | ConnectError::Anonymous => {
             Exit::Denied
         }
-        ConnectError::Connect(_) => return error.into(),
+        ConnectError::Connect(_) => {
+            let error = anyhow::Error::from(error);
+            if Exit::of(&error) != Exit::Denied {
+                return error;
+            }
+            let message = format!("{}; {REJECTED}", told(&error));
+            return Failure::new(Exit::Denied, message).into();
+        }
     };
     Failure::new(exit, told(&error.into())).into()
 }

@@ -1,7 +1,6 @@
 //! `cotal ask`: a request to whoever holds a role.
 
 use cotal_client::{Draft, EndpointOptions, Role};
-use serde_json::json;
 
 use crate::cli::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_sent, role};
@@ -38,10 +37,5 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let asked = endpoint.ask(&args.role, Draft::text(text)).await;
     endpoint.close().await;
     let asked = asked.map_err(not_sent)?;
-    if args.json.json {
-        ctx.out.json(&json!({ "id": asked.id, "seq": asked.seq }))?;
-    } else {
-        ctx.out.data(asked.seq)?;
-    }
-    Ok(Exit::Ok)
+    message::print_stored((&asked.id, asked.seq), asked.seq, args.json, ctx)
 }

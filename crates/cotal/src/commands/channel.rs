@@ -96,6 +96,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 
 async fn set(args: SetArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let target = ctx.target(&args.mesh)?;
+    if matches!(args.settings.class, Some(Class::Durable)) {
+        target.demand_authenticated("durable channels")?;
+    }
     let (_, connection) = target.operator().await?;
     let channels = bucket(&connection, &target.space, names::Bucket::Channels);
     let key = args.channel.as_ref().map_or(DEFAULTS_KEY, Channel::as_str);

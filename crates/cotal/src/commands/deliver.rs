@@ -8,7 +8,7 @@ use cotal_delivery::{Lane, LaneOptions, Progress, Stage, Windows};
 use cotal_manager::launch::daemon_record;
 use cotal_nats::TlsMode;
 use cotal_wire::Space;
-use cotal_workspace::{FileStore, MeshEntry, MeshFile, PidFile, Root, Segment};
+use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, PidFile, Root, Segment};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -54,7 +54,10 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let place = place(&args.mesh, ctx)?;
+    let place = match place(&args.mesh, ctx) {
+        Ok(place) => place,
+        Err(failure) => return Ok(nowhere("delivery", &args.mesh, &failure, ctx)),
+    };
     let log = place.root.delivery_log(&Segment::from(&place.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
@@ -73,6 +76,20 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
             Ok(Exit::of(&failure))
         }
     }
+}
+
+/// The end of a process that found no place to run: it has no log of its own, and its line on standard
+/// error is one of a log like all that follow it.
+pub(super) fn nowhere(
+    process: &str,
+    args: &MeshArgs,
+    failure: &anyhow::Error,
+    ctx: &Context,
+) -> Exit {
+    logging::to_stderr(ctx.log_format);
+    let space = args.space.as_ref().map(ToString::to_string).unwrap_or_default();
+    error!(space, "✗ {process}: {}", told(failure));
+    Exit::of(failure)
 }
 
 /// Where a process of one space runs.
@@ -110,6 +127,11 @@ pub(super) fn place(args: &MeshArgs, ctx: &Context) -> anyhow::Result<Place> {
         (None, Some(mesh)) => first_space(mesh)?,
         (None, None) => return Err(Failure::new(Exit::Usage, "name the space: --space").into()),
     };
+    if mesh.as_ref().is_some_and(|mesh| mesh.mode == Mode::Open && mesh.spaces.contains(&space)) {
+        let message = "this mesh is open, so it has no daemon and no manager: bring up an \
+                       authenticated one with `cotal up` in another directory";
+        return Err(Failure::new(Exit::Refused, message).into());
+    }
     let recorded = ctx.recorded(&space)?;
     let (server, tls) = broker(&space, args.server.as_deref(), recorded.as_ref(), mesh.as_ref())?;
     let other = recorded.map(|entry| entry.root).filter(|other| other != root.dir());

@@ -69,7 +69,7 @@ fn comment(state: &JoinState, ctx: &Context) {
     match &state.backstop {
         Backstop::Durable { .. } => {}
         Backstop::Unestablished(why) => ctx.out.warn(format_args!(
-            "nothing posted on {} is kept while this agent is away: {why}; {}",
+            "this join of {} is not durable: {why}; what an earlier join established stands; {}",
             state.channel,
             advice(why)
         )),

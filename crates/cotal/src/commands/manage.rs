@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::deliver::{Place, place, signalled};
+use super::deliver::{Place, nowhere, place, signalled};
 use crate::cli::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -36,7 +36,10 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let place = place(&args.mesh, ctx)?;
+    let place = match place(&args.mesh, ctx) {
+        Ok(place) => place,
+        Err(failure) => return Ok(nowhere("manager", &args.mesh, &failure, ctx)),
+    };
     let log = place.root.manager_log(&Segment::from(&place.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;

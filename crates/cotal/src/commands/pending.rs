@@ -1,5 +1,7 @@
 //! `cotal pending`: what waits, for whom, how old, and why.
 
+use std::collections::BTreeSet;
+
 use cotal_manager::rows::AclRows;
 use cotal_manager::{Authority, Office, Rail};
 use cotal_nats::{Connection, Get};
@@ -11,7 +13,7 @@ use serde::Serialize;
 use super::dead::{self, reason_text};
 use crate::cli::{JsonArg, MeshArgs};
 use crate::context::{Context, Target};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::output::age;
 
 /// Lists what is waiting.
@@ -58,7 +60,15 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut all = waiting(&target, member.as_ref()).await?;
     let (_, operator) = target.operator().await?;
     all.extend(parked(&operator, &target.space, member.as_ref()).await?);
-    all.extend(unread(&target, &operator, member.as_ref()).await?);
+    let (unread, agents) = unread(&target, &operator, member.as_ref()).await?;
+    all.extend(unread);
+    if let Some(member) = member.filter(|member| all.is_empty() && !agents.contains(member)) {
+        let message = format!(
+            "{member} was never an agent of space {}: `cotal agent list` shows who is",
+            target.space
+        );
+        return Err(Failure::new(Exit::Absent, message).into());
+    }
     all.sort_by_key(|pending| pending.since);
     if args.output.json {
         ctx.out.json(&all)?;
@@ -133,12 +143,12 @@ async fn parked(
         .collect())
 }
 
-/// Copies that were handed off and are not acknowledged, by member.
+/// Copies that were handed off and are not acknowledged, by member; and who was ever provisioned.
 async fn unread(
     target: &Target,
     operator: &Connection,
     member: Option<&Principal>,
-) -> anyhow::Result<Vec<Pending>> {
+) -> anyhow::Result<(Vec<Pending>, BTreeSet<Principal>)> {
     let authority = Authority::open(&target.root, &target.space)?;
     let (_, supervisor) = authority.connect(Office::Supervisor, &target.address()).await?;
     let acl = AclRows::read(&supervisor, &target.space).await?;
@@ -148,7 +158,8 @@ async fn unread(
             all.extend(unread_of(lifecycle, &target.space, &supervisor, operator).await?);
         }
     }
-    Ok(all)
+    let agents = acl.rows.keys().chain(&acl.garbled);
+    Ok((all, agents.map(|lifecycle| lifecycle.principal.clone()).collect()))
 }
 
 async fn unread_of(

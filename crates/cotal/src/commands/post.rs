@@ -1,7 +1,6 @@
 //! `cotal post`: a post on a channel.
 
 use cotal_client::{Channel, Draft, EndpointOptions, Posted};
-use serde_json::json;
 
 use crate::cli::JsonArg;
 use crate::commands::as_agent::{AgentArgs, channel, not_sent};
@@ -45,10 +44,5 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 /// Prints what was stored.
 pub fn print(posted: &Posted, json: JsonArg, ctx: &Context) -> anyhow::Result<Exit> {
     let Posted { id, seq } = posted;
-    if json.json {
-        ctx.out.json(&json!({ "id": id, "seq": seq }))?;
-    } else {
-        ctx.out.data(format_args!("{id} {seq}"))?;
-    }
-    Ok(Exit::Ok)
+    message::print_stored((id, *seq), format_args!("{id} {seq}"), json, ctx)
 }

@@ -176,6 +176,9 @@ fn lif_14_an_open_mesh_has_no_daemon_and_no_agents_and_says_what_it_is() {
     assert_eq!((&status["mode"], &status["spaces"][0]["delivery"]), (&json!("open"), &json!(null)));
     site.run(&["status"]).ok();
     site.run(&["agent", "add", "bob", "--read", "a"]).ends(6).says("open");
+    site.run(&["deliver"]).ends(6).says("✗ delivery: this mesh is open");
+    site.run(&["manage"]).ends(6).says("✗ manager: this mesh is open");
+    site.run(&["channel", "set", "a", "--class", "durable"]).ends(6).says("open");
     for speaks in [&["post", "a", "hello", "--as", "bob"][..], &["join", "a", "--as", "bob"]] {
         site.run(speaks).ends(6).says("this mesh is open, so it has no agents");
     }
