@@ -32,19 +32,6 @@ fn a_serving_a_paused_and_a_stopped_daemon_are_three_states() {
     assert_eq!(asked(&site), (json!("absent"), json!("absent"), 1));
 }
 
-/// Another root's broker stands where this one's was: it answers, and does not know this root.
-#[test]
-fn a_broker_that_does_not_take_the_credential_refuses() {
-    let site = Site::new();
-    let url = site.run(&["up", "--detach", "--server-port", "0"]).ok().out;
-    let port = url.trim().rsplit_once(':').unwrap().1;
-    site.run(&["down"]).ok();
-    let other = Site::new();
-    other.run(&["up", "--detach", "--server-port", port]).ok();
-    assert_eq!(asked(&site), (json!("serving"), json!("refused"), 3));
-    assert_eq!(asked(&other), (json!("serving"), json!("serving"), 0));
-}
-
 #[test]
 fn what_cannot_be_asked_is_none_of_the_states() {
     let site = Site::new();

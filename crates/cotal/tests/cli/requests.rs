@@ -138,3 +138,35 @@ fn any_8_what_cannot_be_asked_or_held_has_its_own_code() {
     wait_until("the holder says so", || reads().contains("no delivery daemon is answering"));
     holder.stopped().ok();
 }
+
+/// What only the daemon can tell is neither zero nor nothing when it cannot be asked.
+#[test]
+fn what_a_daemon_that_is_down_would_tell_is_unknown() {
+    let site = site();
+    ask(&site, "work");
+    assert_eq!(site.json(&["status", "--json"])["spaces"][0]["requests"][0]["role"], "reviewer");
+    let daemon = site.daemon();
+    signal(daemon, Signal::TERM);
+    wait_until("the daemon is gone", || !crate::site::is_alive(daemon));
+    let status = site.run(&["status"]).ends(7);
+    for line in ["counted   unknown", "requests  unknown", "lease     nobody", "agents    2\n"] {
+        assert!(status.out.contains(line), "{line}: {status:?}");
+    }
+    let asked = || site.json(&["status", "--json"])["spaces"][0].clone();
+    let space = asked();
+    for field in ["requests", "counters"] {
+        assert_eq!(space.get(field), Some(&json!(null)), "{field}");
+    }
+    assert!(!space["streams"].as_array().unwrap().is_empty());
+
+    site.run(&["down"]).ok();
+    let status = site.run(&["status"]).ends(9);
+    for line in ["lease", "agents", "streams", "counted", "requests"] {
+        let line = format!("{line:<10}unknown: the ");
+        assert!(status.out.contains(&line), "{line}: {status:?}");
+    }
+    let space = asked();
+    for field in ["lease", "agents", "streams", "counters", "requests"] {
+        assert_eq!(space.get(field), Some(&json!(null)), "{field}");
+    }
+}

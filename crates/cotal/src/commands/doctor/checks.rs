@@ -3,7 +3,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cotal_broker::probe;
 use cotal_manager::{Authority, DAEMON_CREDENTIALS, UnfitError, clock, read_stored_creds};
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
@@ -11,7 +10,7 @@ use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
 
-use super::{Finding, Verdict};
+use super::{Finding, Listener, Verdict};
 use crate::context::Context;
 use crate::output::told;
 
@@ -49,7 +48,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         }
     };
     findings.push(durability(mesh.durability));
-    findings.push(broker(&mesh).await);
+    findings.push(broker(root, &mesh).await);
     for space in &mesh.spaces {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
@@ -76,20 +75,21 @@ fn durability(durability: Durability) -> Finding {
     Finding::new("durability", verdict, detail)
 }
 
-async fn broker(mesh: &MeshFile) -> Finding {
-    match probe(&mesh.server).await {
-        Ok(info) if info.auth_required == (mesh.mode == Mode::Auth) => {
-            let detail = format!("nats-server {} answers at {}", info.version, mesh.server);
+/// A mesh that was taken down is in order; whatever keeps it from coming up, or hangs, is not.
+async fn broker(root: &Root, mesh: &MeshFile) -> Finding {
+    let listener = match Listener::of(root, mesh).await {
+        Ok(listener) => listener,
+        Err(error) => return Finding::new("broker", Verdict::Broken, told(&error)),
+    };
+    match listener {
+        Listener::Own(version) => {
+            let detail = format!("nats-server {version} answers at {}", mesh.server);
             Finding::new("broker", Verdict::Ok, detail)
         }
-        Ok(_) => {
-            let detail = format!(
-                "what answers at {} is not this root's broker: its authentication differs",
-                mesh.server
-            );
+        Listener::Nobody(detail) => Finding::new("broker", Verdict::Warning, detail),
+        Listener::Hangs(detail) | Listener::Foreign(detail) | Listener::Refuses(detail) => {
             Finding::new("broker", Verdict::Broken, detail)
         }
-        Err(error) => Finding::new("broker", Verdict::Warning, error.to_string()),
     }
 }
 

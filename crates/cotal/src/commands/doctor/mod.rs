@@ -2,7 +2,9 @@
 
 mod auth;
 mod checks;
+mod listener;
 
+pub(in crate::commands) use listener::Listener;
 use serde::Serialize;
 
 use crate::cli::JsonArg;

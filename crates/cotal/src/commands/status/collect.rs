@@ -1,6 +1,5 @@
 //! Asks everything that `status` shows; what does not answer is noted and skipped.
 
-use cotal_broker::probe;
 use cotal_manager::launch::{running_broker, running_daemon, running_manager};
 use cotal_manager::rows::AclRows;
 use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail};
@@ -14,15 +13,18 @@ use cotal_workspace::{MeshFile, Mode, Root};
 use serde_json::json;
 
 use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
+use crate::commands::doctor::Listener;
 use crate::context::tls_of;
 use crate::output::told;
 
 /// Collects the status of a root.
 pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Status> {
     let pid = running_broker(root)?.map(|broker| broker.pid());
-    let (version, error) = match probe(&mesh.server).await {
-        Ok(info) => (Some(info.version.to_string()), None),
-        Err(error) => (None, Some(error.to_string())),
+    let listener = Listener::of(root, mesh).await?;
+    let error = listener.problem().map(str::to_owned);
+    let version = match listener {
+        Listener::Own(version) => Some(version),
+        _ => None,
     };
     let answers = version.is_some();
     let mut spaces = Vec::new();
@@ -52,9 +54,9 @@ async fn space_status(
         gate: Gate::of(root, space).frozen()?.map(|frozen| frozen.reason),
         lease: None,
         agents: None,
-        streams: Vec::new(),
+        streams: None,
         counters: None,
-        requests: Vec::new(),
+        requests: None,
         errors: Vec::new(),
     };
     if broker_answers && mesh.mode == Mode::Auth {
@@ -79,16 +81,17 @@ async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::
             "unknown"
         }
     });
-    status.lease = lease(&connection, &space).await?;
+    status.lease = Some(lease(&connection, &space).await?);
     status.agents = Some(AclRows::read(&connection, &space).await?.live().count());
-    status.streams = streams(&connection, &space).await?;
+    status.streams = Some(streams(&connection, &space).await?);
     if status.delivery == Some("bound") {
         let (own, connection) = authority.connect(Office::Supervisor, &address).await?;
         let rail = Rail::new(&connection, &space, &own);
         let counters = rail.admin(op::DELIVERY_STATUS, json!({})).await?;
         status.counters = Some(serde_json::from_value::<DeliveryStatus>(counters)?);
         let requests = rail.admin(op::STANDING_REQUESTS, json!({})).await?;
-        status.requests = serde_json::from_value::<ListedRequests>(requests)?.requests;
+        let requests = serde_json::from_value::<ListedRequests>(requests)?;
+        status.requests = Some(requests.requests);
     }
     Ok(())
 }

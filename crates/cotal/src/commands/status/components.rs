@@ -2,7 +2,6 @@
 //!
 //! Invariant: each state is what a probe found just now: of the broker's listener, of the responder.
 
-use cotal_broker::{ProbeError, probe};
 use cotal_manager::launch::running_daemon;
 use cotal_manager::{Authority, BrokerAddress, Liveness, ManagerError, Office, Rail};
 use cotal_nats::{ConnectError, NatsError};
@@ -10,11 +9,12 @@ use cotal_wire::Space;
 use cotal_workspace::{MeshFile, Mode, Root};
 use serde::Serialize;
 
-use crate::context::{Context, tls_of};
+use crate::commands::doctor::Listener;
+use crate::context::{CLOSE_WITHIN, Context, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::output::plain;
 
-/// How a component stands, from good to bad; the number is the exit code.
+/// How a component stands, from good to bad; the number is the exit code, but for the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
@@ -26,6 +26,8 @@ enum State {
     NotServing = 2,
     /// It refuses to be asked.
     Refused = 3,
+    /// It could not be asked: what listens in place of the broker decides the exit code.
+    Unknown,
 }
 
 /// What keeps the components from being asked at all.
@@ -53,6 +55,7 @@ impl State {
             Self::Absent => "absent",
             Self::NotServing => "not serving",
             Self::Refused => "refused",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -63,6 +66,7 @@ impl State {
             Self::Absent => Exit::Failure,
             Self::NotServing => Exit::Usage,
             Self::Refused => Exit::Denied,
+            Self::Unknown => NOT_ASKED,
         }
     }
 }
@@ -94,49 +98,79 @@ async fn report(root: &Root, mesh: &MeshFile, only: Option<&Space>) -> anyhow::R
         let message = format!("{} has no space {unknown}", root.dir().display());
         return Err(Failure::new(Exit::Absent, message).into());
     }
-    let mut components = vec![broker(mesh).await];
+    let listener = Listener::of(root, mesh).await?;
+    let mut components = vec![broker(&listener, mesh)];
     if mesh.mode == Mode::Auth {
         for space in mesh.spaces.iter().filter(|space| only.is_none_or(|only| only == *space)) {
-            components.push(delivery(root, mesh, space).await?);
+            let (state, found) = match &listener {
+                Listener::Own(_) => delivery(root, mesh, space).await?,
+                listener => unasked(listener, running(root, space)?),
+            };
+            let space = Some(space.clone());
+            components.push(Component { component: "delivery", space, state, found });
         }
     }
-    let state = components.iter().map(|component| component.state).max();
-    Ok(Report { state: state.unwrap_or(State::Absent), components })
+    Ok(Report { state: worst(&components), components })
 }
 
-async fn broker(mesh: &MeshFile) -> Component {
-    let (state, found) = match probe(&mesh.server).await {
-        Ok(info) => (State::Serving, format!("nats-server {} at {}", info.version, mesh.server)),
-        Err(error @ ProbeError::Unreachable { .. }) => (State::Absent, said(&error)),
-        Err(error) => (State::NotServing, said(&error)),
+fn worst(components: &[Component]) -> State {
+    let states = components.iter().map(|component| component.state);
+    states.filter(|state| *state != State::Unknown).max().unwrap_or(State::Unknown)
+}
+
+fn broker(listener: &Listener, mesh: &MeshFile) -> Component {
+    let (state, found) = match listener {
+        Listener::Own(version) => {
+            (State::Serving, format!("nats-server {version} at {}", mesh.server))
+        }
+        Listener::Nobody(found) => (State::Absent, found.clone()),
+        Listener::Hangs(found) | Listener::Foreign(found) => (State::NotServing, found.clone()),
+        Listener::Refuses(found) => (State::Refused, found.clone()),
     };
     Component { component: "broker", space: None, state, found }
 }
 
-async fn delivery(root: &Root, mesh: &MeshFile, space: &Space) -> anyhow::Result<Component> {
-    let authority = Authority::open(root, space)?;
-    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
-    let (state, found) = match authority.connect(Office::Operator, &address).await {
-        Err(ManagerError::Broker { source: NatsError::Connect(error), .. }) => unreached(&error),
-        Err(error) => return Err(error.into()),
-        Ok((own, connection)) => {
-            let probed = Rail::new(&connection, space, &own).probe().await;
-            connection.close(crate::context::CLOSE_WITHIN).await;
-            let runs = running_daemon(root, space)?.map(|daemon| daemon.pid());
-            judged(probed, runs)
+/// A daemon that could not be asked. One that runs here serves nobody while its broker is silent;
+/// one that does not may run elsewhere, and what somebody else's broker says proves nothing.
+fn unasked(listener: &Listener, runs: Option<u32>) -> (State, String) {
+    match (listener, runs) {
+        (Listener::Nobody(_), None) => {
+            (State::Absent, "neither its broker nor a process of it runs".to_owned())
         }
-    };
-    Ok(Component { component: "delivery", space: Some(space.clone()), state, found })
+        (Listener::Nobody(_) | Listener::Hangs(_), Some(pid)) => {
+            (State::NotServing, format!("process {pid} runs and its broker does not answer"))
+        }
+        (_, Some(pid)) => (State::Unknown, format!("process {pid} runs and could not be asked")),
+        (_, None) => (State::Unknown, "it could not be asked".to_owned()),
+    }
 }
 
-/// A broker that is not there has no responder; one that refuses refuses the question too.
-fn unreached(error: &ConnectError) -> (State, String) {
-    let state = match error {
-        ConnectError::Unreachable { .. } => State::Absent,
-        ConnectError::Rejected { .. } | ConnectError::Creds(_) => State::Refused,
-        ConnectError::Timeout { .. } | ConnectError::Tls { .. } | ConnectError::Address { .. } => {
-            State::NotServing
+fn running(root: &Root, space: &Space) -> anyhow::Result<Option<u32>> {
+    Ok(running_daemon(root, space)?.map(|daemon| daemon.pid()))
+}
+
+async fn delivery(root: &Root, mesh: &MeshFile, space: &Space) -> anyhow::Result<(State, String)> {
+    let authority = Authority::open(root, space)?;
+    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
+    match authority.connect(Office::Operator, &address).await {
+        Err(ManagerError::Broker { source: NatsError::Connect(error), .. }) => {
+            Ok(unreached(&error, running(root, space)?))
         }
+        Err(error) => Err(error.into()),
+        Ok((own, connection)) => {
+            let probed = Rail::new(&connection, space, &own).probe().await;
+            connection.close(CLOSE_WITHIN).await;
+            Ok(judged(probed, running(root, space)?))
+        }
+    }
+}
+
+/// The broker has greeted just now; one that refuses refuses the question too.
+fn unreached(error: &ConnectError, runs: Option<u32>) -> (State, String) {
+    let state = match (error, runs) {
+        (ConnectError::Rejected { .. } | ConnectError::Creds(_), _) => State::Refused,
+        (ConnectError::Unreachable { .. }, None) => State::Absent,
+        _ => State::NotServing,
     };
     (state, said(error))
 }
@@ -187,6 +221,33 @@ mod tests {
             assert_eq!((state as usize, state.exit() as usize), (n, n));
         }
         assert_eq!(all.into_iter().max(), Some(State::Refused));
+    }
+
+    #[test]
+    fn what_could_not_be_asked_leaves_the_code_to_the_broker() {
+        let component = |state| {
+            let (component, found) = ("delivery", String::new());
+            Component { component, space: None, state, found }
+        };
+        for state in [State::NotServing, State::Refused] {
+            assert_eq!(worst(&[component(state), component(State::Unknown)]), state);
+        }
+    }
+
+    #[test]
+    fn a_daemon_is_absent_only_where_nobody_answers_and_nothing_runs() {
+        let text = || "found".to_owned();
+        for (listener, runs, wanted) in [
+            (Listener::Nobody(text()), None, State::Absent),
+            (Listener::Nobody(text()), Some(7), State::NotServing),
+            (Listener::Hangs(text()), None, State::Unknown),
+            (Listener::Hangs(text()), Some(7), State::NotServing),
+            (Listener::Foreign(text()), None, State::Unknown),
+            (Listener::Foreign(text()), Some(7), State::Unknown),
+            (Listener::Refuses(text()), None, State::Unknown),
+        ] {
+            assert_eq!(unasked(&listener, runs).0, wanted, "{listener:?} {runs:?}");
+        }
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub struct Args {
 /// The oldest requests say enough to a person.
 const REQUESTS_SHOWN: usize = 10;
 
+const BROKER_NOT_ASKED: &str = "unknown: the broker could not be asked";
+const DAEMON_NOT_ASKED: &str = "unknown: the daemon could not be asked";
+
 /// Everything that `status` knows.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -75,12 +78,15 @@ struct SpaceStatus {
     manager: Option<u32>,
     /// Why no agent may be provisioned; absent while the registration gate is open.
     gate: Option<String>,
-    lease: Option<Lease>,
+    /// The outer one is missing when it could not be asked, the inner one when nobody holds it.
+    lease: Option<Option<Lease>>,
+    /// This and the next are the broker's to tell; missing when it could not be asked.
     agents: Option<usize>,
-    streams: Vec<StreamStatus>,
+    streams: Option<Vec<StreamStatus>>,
+    /// This and the next are the daemon's to tell; missing when it could not be asked.
     counters: Option<DeliveryStatus>,
     /// The oldest role requests that stand on the queue.
-    requests: Vec<ListedRequest>,
+    requests: Option<Vec<ListedRequest>>,
     /// What could not be asked, and why.
     errors: Vec<String>,
 }
@@ -170,25 +176,53 @@ fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
     if let Some(reason) = &space.gate {
         out.data(format_args!("gate      frozen: {}", plain(reason)))?;
     }
-    if let Some(lease) = &space.lease {
-        let ready = if lease.ready { "ready" } else { "not ready" };
-        out.data(format_args!("lease     {}, {ready}", lease.holder))?;
+    // An open mesh has none of the rest.
+    if space.delivery.is_some() {
+        print_stored(space, ctx)?;
+        print_counted(space, ctx)?;
     }
-    if let Some(agents) = space.agents {
-        out.data(format_args!("agents    {agents}"))?;
+    for error in &space.errors {
+        out.warn(plain(error));
     }
-    for stream in &space.streams {
+    Ok(())
+}
+
+/// What the broker tells.
+fn print_stored(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
+    let out = &ctx.out;
+    match &space.lease {
+        None => out.data(format_args!("lease     {BROKER_NOT_ASKED}"))?,
+        Some(None) => out.data("lease     nobody holds it")?,
+        Some(Some(lease)) => {
+            let ready = if lease.ready { "ready" } else { "not ready" };
+            out.data(format_args!("lease     {}, {ready}", lease.holder))?;
+        }
+    }
+    match space.agents {
+        None => out.data(format_args!("agents    {BROKER_NOT_ASKED}"))?,
+        Some(agents) => out.data(format_args!("agents    {agents}"))?,
+    }
+    let Some(streams) = &space.streams else {
+        return Ok(out.data(format_args!("streams   {BROKER_NOT_ASKED}"))?);
+    };
+    for stream in streams {
         out.data(format_args!(
             "stream    {}: {} messages, {} bytes, {} consumers",
             stream.name, stream.messages, stream.bytes, stream.consumers
         ))?;
     }
-    if let Some(counters) = &space.counters {
-        print_counters(counters, ctx)?;
+    Ok(())
+}
+
+/// What the daemon tells.
+fn print_counted(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
+    match &space.counters {
+        None => ctx.out.data(format_args!("counted   {DAEMON_NOT_ASKED}"))?,
+        Some(counters) => print_counters(counters, ctx)?,
     }
-    print_requests(&space.requests, ctx)?;
-    for error in &space.errors {
-        out.warn(plain(error));
+    match &space.requests {
+        None => ctx.out.data(format_args!("requests  {DAEMON_NOT_ASKED}"))?,
+        Some(requests) => print_requests(requests, ctx)?,
     }
     Ok(())
 }

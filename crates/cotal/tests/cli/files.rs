@@ -1,0 +1,64 @@
+//! What lies in a root, against the list that `docs/wire.md` §9 gives of it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::site::Site;
+
+/// The paths that the listing names; a directory ends with `/`. Two spaces part them from one
+/// another and from what is said about them, which is more than a word.
+fn listed() -> BTreeSet<String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md");
+    let text = std::fs::read_to_string(docs).unwrap();
+    let (_, files) = text.split_once("## 9. Files").unwrap();
+    let (_, listing) = files.split_once("```\n.cotal/\n").unwrap();
+    let (listing, _) = listing.split_once("```").unwrap();
+    let parts = listing.lines().flat_map(|line| line.split("  ")).map(str::trim);
+    parts.filter(|part| !part.is_empty() && !part.contains(' ')).map(str::to_owned).collect()
+}
+
+/// Every file below `dir`, as the listing would name it.
+fn written(site: &Site) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    let mut visit = vec![site.root().join(".cotal")];
+    while let Some(dir) = visit.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit.push(path);
+                continue;
+            }
+            let below = path.strip_prefix(site.root().join(".cotal")).unwrap().to_str().unwrap();
+            let text =
+                format!("/{below}").replace("/main/", "/<seg>/").replace(".main.", ".<seg>.");
+            let text = text.replace("local.alice", "<owner>.<actor>");
+            files.insert(text.trim_start_matches('/').to_owned());
+        }
+    }
+    files
+}
+
+fn is_listed(file: &str, listed: &BTreeSet<String>) -> bool {
+    // What stands beside every record of a process is told once.
+    let record = file.strip_suffix(".birth").or_else(|| file.strip_suffix(".lock"));
+    let record = record.filter(|record| record.ends_with(".pid")).unwrap_or(file);
+    let in_directory = |one: &String| one.ends_with('/') && file.starts_with(one.as_str());
+    listed.contains(record) || listed.iter().any(in_directory)
+}
+
+#[test]
+fn every_file_that_a_mesh_writes_is_listed() {
+    let site = Site::new();
+    let listed = listed();
+    let mut seen = BTreeSet::new();
+    site.run(&["up", "--detach", "--tls", "--server-port", "0"]).ok();
+    site.run(&["agent", "add", "alice", "--read", "a"]).ok();
+    seen.append(&mut written(&site));
+    site.run(&["down"]).ok();
+    seen.append(&mut written(&site));
+    let missing: Vec<_> = seen.iter().filter(|file| !is_listed(file, &listed)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for file in ["delivery.<seg>.pid.birth", "auth/<seg>/delivery.seed", "auth/lock"] {
+        assert!(seen.contains(file), "the walk saw less than there is: {seen:?}");
+    }
+}
