@@ -117,6 +117,50 @@ impl God {
         done.expect("a consumer that pauses");
     }
 
+    /// Holds every watch of a bucket: whoever follows it does not see what is written from now on.
+    pub async fn hold_watches(&self, bucket: Bucket) {
+        self.set_watches(bucket, &json!({ "pause_until": LATER })).await;
+    }
+
+    /// Lets the watches of a bucket go on.
+    pub async fn release_watches(&self, bucket: Bucket) {
+        self.set_watches(bucket, &json!({})).await;
+    }
+
+    async fn set_watches(&self, bucket: Bucket, body: &Value) {
+        let prefix = format!("{}/", self.space.kv_stream(bucket));
+        let mut set = 0;
+        for name in self.consumers().await {
+            let Some(watch) = name.strip_prefix(&prefix) else { continue };
+            let stream = self.space.kv_stream(bucket);
+            let subject = format!("$JS.API.CONSUMER.PAUSE.{stream}.{watch}");
+            let done = self.connection.js_call::<Value>(&subject, body, None).await;
+            done.expect("a watch that pauses");
+            set += 1;
+        }
+        assert!(set > 0, "nobody follows {prefix}");
+    }
+
+    /// Lets `stream` take no message more, until [`Self::accept_writes`].
+    pub async fn refuse_writes(&self, stream: &str) {
+        let held = self.connection.stream_state(stream).await.expect("a stream").messages;
+        assert!(held > 0, "a cap of none is no cap");
+        self.cap_messages(stream, &json!(held), "new").await;
+    }
+
+    /// Lets `stream` take messages again.
+    pub async fn accept_writes(&self, stream: &str) {
+        self.cap_messages(stream, &json!(-1), "old").await;
+    }
+
+    async fn cap_messages(&self, stream: &str, cap: &Value, discard: &str) {
+        let info = self.connection.stream_info(stream).await.expect("a stream");
+        let mut config = info.config;
+        config.rest.insert("max_msgs".to_owned(), cap.clone());
+        discard.clone_into(&mut config.discard);
+        self.connection.update_stream(stream, &config).await.expect("a changed stream");
+    }
+
     /// The stream of one of the daemon's consumers.
     fn stream_of(&self, consumer: &str) -> String {
         match consumer {

@@ -238,6 +238,7 @@ impl Registry {
         };
         let until = fence.min(seen.routed);
         self.catch_up(channel, member, generation, join..until, joining).await?;
+        // Posts that came during catch-up may have displaced some that it had not read.
         if self.whole_window(channel, join).await?.is_none() {
             return self.close_evicted(key, channel, member, &membership).await;
         }
