@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redelivery_replaces_its_own_copy_and_another_copy_is_added() {
+    fn agt_3_a_redelivery_replaces_its_own_copy_and_another_copy_is_added() {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), owed(1, "first"), false));
         assert_eq!(ledger.offer(key("a"), owed(1, "again"), false), Verdict::Hold);

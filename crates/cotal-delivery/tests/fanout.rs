@@ -1,5 +1,7 @@
 //! The fan-out writer against a real broker (FAN-1…7, `wire.md` §4 and §5).
 
+use std::time::Duration;
+
 use cotal_nats::Bytes;
 use cotal_testkit::{God, Mesh, Peer, Supervisor};
 use cotal_wire::Channel;
@@ -34,7 +36,8 @@ async fn fan_1_a_durable_post_reaches_every_member_whose_interval_holds_it() {
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let carol = mesh.peer("carol", &["team.>"], &[]).await;
 
-    alice.post(TEAM, "before", &[]).await;
+    // On a durable channel a mention is no ticket: only a membership is.
+    alice.post(TEAM, "before", &["bob", "carol"]).await;
     assert!(bob.join(TEAM).await.durable);
     assert!(alice.join(TEAM).await.durable);
     alice.post(TEAM, "one", &[]).await;
@@ -88,7 +91,7 @@ async fn fan_2_a_mention_on_a_live_channel_reaches_a_peer_who_may_read_it() {
     let eve = mesh.peer("eve", &["other"], &[]).await;
 
     alice.post(OPS, "unmentioned", &[]).await;
-    let ack = alice.post(OPS, "hello", &["bob", "BOB", "eve", "nobody", "alice"]).await;
+    let ack = alice.post(OPS, "hello", &["Bob", "BOB", "eve", "nobody", "alice"]).await;
 
     let copy = bob.take(1).await.remove(0);
     let key = format!("hello:local.alice:local.bob.{}:0", bob.lifecycle.uid);
@@ -320,13 +323,20 @@ async fn fan_6_a_post_that_is_none_is_ended_at_once_and_never_copied() {
         with("channel", Value::Null),
         with("to", json!("local.bob")),
     ];
+    let ended = format!("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.CHAT_main.{FANOUT}");
+    let mut ended = god.connection.subscribe(ended, None).await.expect("advisories");
     for body in &bad {
         alice.post_raw(TEAM, body.clone().into(), None).await.expect("a stored post");
     }
-    let foreign = ["nobody.alice.team.backend", "local.al-ice.team.backend", "local.alice"];
-    for tail in foreign {
+    // Each is honest about its sender, so that nothing but its subject speaks against it.
+    let foreign = [
+        ("nobody.alice", "nobody.alice.team.backend"),
+        ("local.al-ice", "local.al-ice.team.backend"),
+        ("local.alice", "local.alice"),
+    ];
+    for (from, tail) in foreign {
         let subject = format!("cotal.main.chat.{tail}");
-        let body = Bytes::from(good.to_string());
+        let body = Bytes::from(with("from", json!({ "id": from, "name": "alice" })));
         god.connection.publish_confirmed(subject, None, body, None).await.expect("stored");
     }
     bob.post(TEAM, "own", &[]).await;
@@ -339,6 +349,10 @@ async fn fan_6_a_post_that_is_none_is_ended_at_once_and_never_copied() {
     assert_eq!((info.ack_floor.stream_seq, info.num_redelivered), (last, 0));
     let refused = Supervisor::of(&mesh).await.status().await.refused_posts;
     assert_eq!(refused, (bad.len() + foreign.len()) as u64);
+    for _ in 0..bad.len() + foreign.len() {
+        let told = tokio::time::timeout(Duration::from_secs(10), ended.next()).await;
+        told.expect("a post that is terminated and not acked").expect("an advisory");
+    }
     assert_eq!(god.entries(&bob.lifecycle).await.len(), 1);
 }
 

@@ -6,6 +6,7 @@ use cotal_delivery::{Lane, LaneError, LeaseError, LeaseFailure, Stage};
 use cotal_nats::{Connection, NatsError, RemovalReason, WatchEvent, WatchOptions};
 use cotal_testkit::{God, Mesh, MeshOptions, Peer, Proxy, Supervisor, eventually, logged, serving};
 use cotal_trust::{UserKey, UserSpec, mint_user};
+use cotal_wire::control::Code;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, DELIVERY, LEASE_KEY, sys};
 use cotal_wire::profile::Profile;
@@ -131,6 +132,26 @@ async fn lse_8_ready_is_said_after_the_responders_are_bound_and_taken_back_while
     god.free_lease().await;
     let rows = rows_until_ready(&mut watch).await;
     assert_eq!(rows.first(), Some(&false), "ready before anything was bound again");
+    assert_eq!(probe(&alice).await.as_deref(), Some("bound"));
+}
+
+/// A full store refuses the renewals, so the daemon stops serving until the row is proven again.
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_8_a_quiet_daemon_says_that_it_is_unbound_and_does_nothing() {
+    let (mesh, god) = capped().await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let mut options = mesh.lane_options();
+    options.lease_ttl = Duration::from_secs(3);
+    let lane = serving(Lane::start(options)).await;
+    let mut stage = lane.stage();
+    assert_eq!(probe(&alice).await.as_deref(), Some("bound"));
+    fill(&god).await;
+    stage.wait_for(|stage| *stage != Stage::Ready).await.expect("a lane");
+    assert_eq!(probe(&alice).await.as_deref(), Some("unbound"));
+    let asked = alice.control(DELIVERY, "listMemberships", json!({})).await.expect("a reply");
+    assert_eq!(asked.code, Some(Code::NotReady));
+    god.connection.purge_stream("FILLER", None).await.expect("room");
+    stage.wait_for(|stage| *stage == Stage::Ready).await.expect("a lane");
     assert_eq!(probe(&alice).await.as_deref(), Some("bound"));
 }
 

@@ -156,6 +156,25 @@ async fn deliver_onto(peer: &Peer, target: &str, push: bool) {
     }
 }
 
+/// A cursor is the stream's own last sequence, to the post, however far behind fan-out is.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_2_a_cursor_is_the_streams_last_sequence_and_not_what_was_routed() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    god.pause(FANOUT).await;
+    alice.post_many(TEAM, "before", 3).await;
+    let generation = bob.join(TEAM).await.generation;
+    alice.post_many(TEAM, "inside", 2).await;
+    bob.leave(TEAM, generation).await;
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    assert_eq!((row.join_cursor, row.leave_cursor), (3, Some(5)));
+    alice.post(TEAM, "after", &[]).await;
+    god.resume(FANOUT).await;
+    assert_eq!(bob.receive(2).await, ["inside0", "inside1"]);
+    god.wait_until_settled(FANOUT).await;
+    bob.receives_nothing().await;
+}
+
 /// The row claims exactly what arrives: posts race every join and leave.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_2_a_post_that_races_a_join_or_a_leave_is_ordered_by_sequence() {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use cotal_nats::{Connection, Subject};
-use cotal_testkit::{God, Mesh, Peer};
-use cotal_wire::Channel;
+use cotal_testkit::{God, Mesh, Peer, Supervisor};
 use cotal_wire::control::{Code, Reply};
-use cotal_wire::names::{Bucket, DELIVERY, member_key};
+use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, member_key};
 use cotal_wire::rows::{MemberRow, MemberState};
+use cotal_wire::{Channel, Principal};
 use serde_json::{Value, json};
 
 async fn start() -> (Mesh, cotal_delivery::Lane, Peer) {
@@ -83,6 +83,36 @@ async fn adm_5_a_body_that_is_from_another_is_refused() {
         assert_eq!((refused.ok, refused.code), (false, Some(Code::Denied)), "{id:?}");
     }
     assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+}
+
+/// Every rail holds the body against its subject: the managers' and that of takes too.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_a_body_that_is_from_another_is_refused_on_every_rail() {
+    let (mesh, _lane, alice) = start().await;
+    let manager = Supervisor::of(&mesh).await;
+    let holder = mesh.peer_with_role("holder", &[], &[], Some("reviewer")).await;
+    let god = God::of(&mesh).await;
+    let own = (manager.principal.as_str(), holder.principal().as_str());
+    let asks = [
+        (DELIVERY_ADMIN, own.0, "deliveryStatus", json!({})),
+        (ANYCAST_TAKE, own.1, "take", json!({ "seq": 1, "created": "x", "deliveries": 1 })),
+    ];
+    for (service, caller, op, args) in asks {
+        let principal = Principal::parse(caller).expect("a principal");
+        let subject = alice.space.ctl(service, &principal);
+        for (from, denied) in [("local.alice", true), (caller, false)] {
+            let body = json!({ "op": op, "args": args, "from": { "id": from, "name": "x" } });
+            let reply = format!("{subject}.reply.0123456789abcdef");
+            let mut replies =
+                god.connection.subscribe(reply.clone(), None).await.expect("a subscription");
+            send(&god.connection, &subject, &reply, body.to_string()).await;
+            let heard = tokio::time::timeout(Duration::from_secs(15), replies.next()).await;
+            let heard = heard.expect("a reply").expect("a message").payload;
+            let heard: Reply = serde_json::from_slice(&heard).expect("a reply");
+            let is_denied = heard.code == Some(Code::Denied);
+            assert_eq!(is_denied, denied, "{service} for {from}: {heard:?}");
+        }
+    }
 }
 
 /// A principal that no deployment mints is dropped without a word.

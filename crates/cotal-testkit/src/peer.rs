@@ -198,7 +198,7 @@ impl Peer {
                 delivery.ack_confirmed().await.expect("an ack");
             }
         }
-        pull.close().await;
+        self.give_back(pull).await;
         ids
     }
 
@@ -215,8 +215,17 @@ impl Peer {
             assert!(!batch.is_empty(), "got only {} of {count}", taken.len());
             taken.extend(batch);
         }
-        pull.close().await;
+        self.give_back(pull).await;
         taken
+    }
+
+    /// Returns what was pulled ahead, so that a copy too many is met by whoever reads next and does
+    /// not wait unseen for its ack wait.
+    async fn give_back(&self, pull: PullConsumer) {
+        for ahead in pull.end().await {
+            ahead.nak(None).await.expect("a nak");
+        }
+        self.connection.round_trip().await.expect("a broker");
     }
 
     /// Checks that nothing is delivered.

@@ -1,9 +1,12 @@
 //! The two halves of a join, and a plane without a daemon.
 
+use std::time::Duration;
+
 use cotal_client::{
     Backstop, Draft, Endpoint, LeaseCondition, Left, Live, Notice, Shortfall, Source,
 };
 use cotal_testkit::Mesh;
+use cotal_wire::names::{DEFAULTS_KEY, DELIVERY};
 
 use crate::support::{
     channel, configure, endpoint, lifecycle, message, nothing, notice, options, post_raw, sender,
@@ -43,6 +46,47 @@ async fn agt_2_live_delivery_never_depends_on_the_daemon() {
     bob.leave(&channel("team.a")).await;
     alice.post(&channel("team.a"), "after the leave").await.unwrap();
     nothing(&bob).await;
+}
+
+/// Somebody listens on the rail and never replies: the live half stands before the durable half is
+/// even asked for, and a backstop that nobody confirmed is none.
+#[tokio::test]
+async fn agt_2_and_mem_8_a_silent_daemon_holds_up_no_live_join_and_is_no_backstop() {
+    let mesh = Mesh::start().await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &["team.>"], None).await,
+        mesh.add_agent("bob", &["team.>"], &[], None).await,
+    );
+    let silent = mesh.god().await;
+    let rail = mesh.space().ctl_all(DELIVERY);
+    let mut requests = silent.subscribe(rail, None).await.unwrap();
+    let alice = sender(&mesh, &alice).await;
+    let options = options(mesh.url(), &bob).request_timeout(Duration::from_secs(3));
+    let bob = Endpoint::connect(options).await.unwrap();
+    let on = channel("team.a");
+    let heard = async {
+        requests.next().await.unwrap();
+        alice.post(&on, "meanwhile").await.unwrap();
+        message(&bob).await
+    };
+    let (joined, incoming) = tokio::join!(bob.join(&on), heard);
+    assert_eq!((incoming.text().as_str(), incoming.source), ("meanwhile", Source::Live));
+    let silence = Shortfall::Silent { after: Duration::from_secs(3) };
+    assert_eq!(joined.backstop, Backstop::Unestablished(silence));
+}
+
+/// The space's defaults count where the channel's own config is silent, as for the daemon.
+#[tokio::test]
+async fn fan_7_a_join_resolves_the_class_from_the_channel_and_then_the_defaults() {
+    let mesh = Mesh::start().await;
+    configure(&mesh, DEFAULTS_KEY, r#"{"deliveryClass":"live"}"#).await;
+    configure(&mesh, "team.kept", r#"{"deliveryClass":"durable"}"#).await;
+    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
+    let bob = sender(&mesh, &bob).await;
+    let joined = bob.join(&channel("team.a")).await;
+    assert_eq!(joined.backstop, Backstop::NotDurable);
+    let joined = bob.join(&channel("team.kept")).await;
+    assert_eq!(joined.backstop, Backstop::Unestablished(Shortfall::NoDaemon));
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod control;
 mod delivery;
 mod join;
+mod plane;
 mod requests;
 mod send;
 mod support;

@@ -52,6 +52,7 @@ fn fan_2_a_mention_on_a_live_channel_reaches_whom_the_acl_lets_read_it() {
     fed.acl(&life("twin"), &named("Twin", &["team"]));
     fed.acl(&life("double"), &named("twin", &["team"]));
     fed.member(&row("team", &life("erin"), 1, 0, None));
+    assert_eq!(routed(&fed, "alice", 5, &["BOB"]), expect(&[("bob", 0)]));
     let all = ["bob", "BOB", "carol", "dave", "twin", "nobody", "bob"];
     assert_eq!(routed(&fed, "alice", 5, &all), expect(&[("bob", 0)]));
     assert!(routed(&fed, "alice", 5, &[]).is_empty(), "members of a live channel get no copy");
@@ -60,7 +61,7 @@ fn fan_2_a_mention_on_a_live_channel_reaches_whom_the_acl_lets_read_it() {
 }
 
 #[test]
-fn a_mention_from_before_the_lifecycle_is_its_predecessors() {
+fn fan_2_a_mention_from_before_the_lifecycle_is_its_predecessors() {
     let mut fed = Fed::default();
     fed.class("=defaults", "live");
     fed.acl(&life("bob"), &since(7, named("bob", &["team"])));
@@ -88,6 +89,13 @@ fn fan_7_the_class_is_the_one_that_stands_when_the_post_is_routed() {
     assert!(routed(&fed, "alice", 6, &[]).is_empty());
     fed.class("team", "durable");
     assert_eq!(routed(&fed, "alice", 7, &[]).len(), 1);
+}
+
+#[test]
+fn fan_2_a_mention_on_a_durable_channel_gives_no_copy() {
+    let mut fed = Fed::default();
+    fed.acl(&life("bob"), &named("Bob", &["team"]));
+    assert!(routed(&fed, "alice", 5, &["bob"]).is_empty());
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! Nothing is decided on what the daemon has not seen yet (`wire.md` §5, *Current*): its watches
+//! are held while the world changes.
+//!
+//! That a decision waits is told by the log after five seconds, which is the event that these tests
+//! wait for.
+
+use cotal_delivery::Lane;
+use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
+use cotal_wire::Channel;
+use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, dead_key};
+use cotal_wire::rows::{DeadReason, DeadRow, DeadState, DeliveryClass, MemberRow, MemberState};
+use serde_json::json;
+
+const TEAM: &str = "team.backend";
+const OPS: &str = "ops.live";
+const POSTS: &str = "posts wait: the view is not current";
+const PARKED: &str = "parked entries wait: the view is not current";
+const ENTRIES: &str = "entries wait: the view is not current";
+
+async fn start() -> (Mesh, Lane, Peer, God) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
+    let god = God::of(&mesh).await;
+    (mesh, lane, alice, god)
+}
+
+async fn waits(what: &str) {
+    let told = || async { logged(&[what]).len() };
+    eventually(what, told, |lines| *lines > 0).await;
+}
+
+fn joined(peer: &Peer) -> MemberRow {
+    MemberRow {
+        channel: Channel::parse(TEAM).expect("a channel"),
+        owner: peer.principal().clone(),
+        lifecycle_uid: peer.lifecycle.uid,
+        state: MemberState::DurableActive,
+        join_cursor: 0,
+        leave_cursor: None,
+        generation: 1,
+        activated: true,
+        writer_identity: "another daemon".into(),
+        updated_at: 1,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_1_a_post_waits_for_the_member_rows_of_its_moment() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    god.hold_watches(Bucket::Members).await;
+    god.put_member(&joined(&bob)).await;
+    alice.post(TEAM, "m", &[]).await;
+    waits(POSTS).await;
+    god.release_watches(Bucket::Members).await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_2_a_mention_waits_for_the_acls_of_its_moment() {
+    let (mesh, _lane, alice, god) = start().await;
+    mesh.set_class(OPS, DeliveryClass::Live).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    god.hold_watches(Bucket::Acl).await;
+    god.set_acl(&bob.lifecycle, &["ops.>"]).await;
+    alice.post(OPS, "m", &["bob"]).await;
+    waits(POSTS).await;
+    god.release_watches(Bucket::Acl).await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+}
+
+/// The claim is renewed, because it lives for six seconds only.
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_2_a_mention_waits_for_the_names_of_its_moment() {
+    let (mesh, _lane, alice, god) = start().await;
+    mesh.set_class(OPS, DeliveryClass::Live).await;
+    let bob = mesh.peer("bob", &["ops.>"], &[]).await;
+    god.hold_watches(Bucket::Presence).await;
+    bob.claim_name("Nick").await;
+    alice.post(OPS, "m", &["nick"]).await;
+    waits(POSTS).await;
+    bob.claim_name("Nick").await;
+    god.release_watches(Bucket::Presence).await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_7_a_post_and_a_join_wait_for_the_class_of_their_moment() {
+    let (mesh, _lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let carol = mesh.peer("carol", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.hold_watches(Bucket::Channels).await;
+    mesh.set_class(TEAM, DeliveryClass::Live).await;
+    let join = carol.control(DELIVERY, "durableJoin", json!({ "channel": TEAM }));
+    let (join, _) = tokio::join!(join, alice.post(TEAM, "m", &[]));
+    let join = join.expect("a reply");
+    assert!(!join.ok, "joined a channel that is live by now: {join:?}");
+    waits(POSTS).await;
+    god.release_watches(Bucket::Channels).await;
+    god.wait_until_settled(FANOUT).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty(), "routed as a post of a durable channel");
+}
+
+/// Bob's ACL is narrowed and carol has left, unseen by the daemon.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_1_an_entry_waits_for_the_acls_and_the_rows_of_its_moment() {
+    for bucket in [Bucket::Acl, Bucket::Members] {
+        let (mesh, _lane, alice, god) = start().await;
+        let bob = mesh.peer("bob", &["team.>"], &[]).await;
+        bob.join(TEAM).await;
+        god.pause(READER).await;
+        let seq = alice.post(TEAM, "m", &[]).await.seq;
+        god.wait_for_entries(1).await;
+        god.hold_watches(bucket).await;
+        if bucket == Bucket::Acl {
+            god.set_acl(&bob.lifecycle, &[]).await;
+        } else {
+            god.put_member(&MemberRow { leave_cursor: Some(seq - 1), ..joined(&bob) }).await;
+        }
+        let told = logged(&[ENTRIES]).len();
+        god.resume(READER).await;
+        let look = || async { logged(&[ENTRIES]).len() };
+        eventually("an entry that waits", look, |lines| *lines > told).await;
+        god.release_watches(bucket).await;
+        god.wait_until_settled(READER).await;
+        let dlv = god.connection.last_seq("DLV_main").await.expect("DLV");
+        assert_eq!(dlv, 0, "content was released against {bucket:?}");
+    }
+}
+
+/// An entry that waited outside the consumer is judged like any other, by the moment of its retry.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_1_a_parked_entry_is_judged_by_the_acls_and_the_rows_of_its_retry() {
+    for bucket in [Bucket::Acl, Bucket::Members] {
+        let (mesh, _lane, alice, god) = start().await;
+        let supervisor = Supervisor::of(&mesh).await;
+        let bob = mesh.peer("bob", &["team.>"], &[]).await;
+        bob.join(TEAM).await;
+        god.pause(READER).await;
+        let seq = alice.post(TEAM, "m", &[]).await.seq;
+        god.wait_for_entries(1).await;
+        god.hold_watches(bucket).await;
+        if bucket == Bucket::Acl {
+            god.set_acl(&bob.lifecycle, &[]).await;
+        } else {
+            god.put_member(&MemberRow { leave_cursor: Some(seq - 1), ..joined(&bob) }).await;
+        }
+        let told = logged(&[PARKED]).len();
+        let row = serde_json::to_vec(&parked(&bob, seq)).expect("JSON");
+        god.kv(Bucket::Dead).put(&dead_key(1), row.into()).await.expect("a parked row");
+        let look = || async { logged(&[PARKED]).len() };
+        eventually("a retry that waits", look, |lines| *lines > told).await;
+        god.release_watches(bucket).await;
+        eventually("it is denied", || supervisor.status(), |status| status.denied == 1).await;
+        let dlv = god.connection.last_seq("DLV_main").await.expect("DLV");
+        assert_eq!(dlv, 0, "content was released against {bucket:?}");
+    }
+}
+
+fn parked(peer: &Peer, chat_seq: u64) -> DeadRow {
+    DeadRow {
+        seq: 1,
+        owner: peer.principal().clone(),
+        lifecycle_uid: peer.lifecycle.uid,
+        channel: Channel::parse(TEAM).expect("a channel"),
+        chat_seq,
+        state: DeadState::Parked,
+        reason: DeadReason::NoAclRow,
+        attempts: 1,
+        first_at: 1,
+        next_at: 1,
+    }
+}

@@ -1,0 +1,48 @@
+//! A store that refuses a copy: what was to be copied stays pending until the copy is confirmed
+//! (FAN-1, RDR-3).
+
+use cotal_delivery::Lane;
+use cotal_testkit::{God, Mesh, Peer, eventually, logged};
+
+const TEAM: &str = "team.backend";
+
+/// Alice and bob, who is a member and has one post already: a stream must hold something to be
+/// full.
+async fn start() -> (Mesh, Lane, Peer, Peer, God) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    alice.post(TEAM, "first", &[]).await;
+    assert_eq!(bob.receive(1).await, ["first"]);
+    let god = God::of(&mesh).await;
+    (mesh, lane, alice, bob, god)
+}
+
+async fn told(what: &str) {
+    let told = || async { logged(&[what]).len() };
+    eventually(what, told, |lines| *lines > 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_1_a_post_is_pending_until_its_copies_are_confirmed() {
+    let (_mesh, _lane, alice, bob, god) = start().await;
+    god.refuse_writes("INBOX_main").await;
+    alice.post(TEAM, "m", &[]).await;
+    told("copies are unconfirmed; the post is retried").await;
+    god.accept_writes("INBOX_main").await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+    bob.receives_nothing().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_3_an_entry_is_pending_until_its_copy_is_confirmed() {
+    let (_mesh, _lane, alice, bob, god) = start().await;
+    god.refuse_writes("DLV_main").await;
+    alice.post(TEAM, "m", &[]).await;
+    told("a hand-off failed").await;
+    god.accept_writes("DLV_main").await;
+    assert_eq!(bob.receive(1).await, ["m"]);
+    bob.receives_nothing().await;
+}
