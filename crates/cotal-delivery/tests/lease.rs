@@ -94,6 +94,9 @@ async fn lse_2_the_row_of_a_crashed_holder_expires_and_the_next_daemon_serves() 
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let lane = mesh.lane().await;
     bob.join("team.backend").await;
+    let bucket = mesh.space().kv_stream(Bucket::Delivery);
+    let bucket = mesh.operator().await.stream_info(&bucket).await.expect("the lease bucket");
+    assert_eq!(bucket.config.max_age, 30_000_000_000, "a lease lives for 30 s");
     // What the dying daemon had pulled would else come again after a minute only.
     God::of(&mesh).await.hasten_daemon().await;
     drop(lane);

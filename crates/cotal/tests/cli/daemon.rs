@@ -202,6 +202,18 @@ fn lif_7_and_8_the_daemons_own_log_says_why_it_ended() {
     assert_eq!(run.out, "");
 }
 
+/// What the daemon does not log itself, such as a panic, is in its log as well.
+#[cfg(target_os = "linux")]
+#[test]
+fn lif_7_a_detached_up_leads_both_streams_into_the_log() {
+    let site = Site::up();
+    let log = site.path("delivery.main.log").canonicalize().unwrap();
+    for stream in [1, 2] {
+        let leads_to = std::fs::read_link(format!("/proc/{}/fd/{stream}", site.daemon())).unwrap();
+        assert_eq!(leads_to, log, "stream {stream}");
+    }
+}
+
 /// The launcher redirected the daemon's streams onto the log that moves.
 #[test]
 fn lif_7_the_log_of_a_detached_daemon_rotates_by_its_size() {
