@@ -354,6 +354,37 @@ async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
     assert_eq!(got, (1..=900).collect::<Vec<_>>());
 }
 
+/// The channel became live before the next daemon came: nothing is copied by membership there.
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_7_fan_7_a_join_is_not_resumed_on_a_channel_that_became_live() {
+    let (mesh, lane, alice, god) = start().await;
+    let [bob, carol] =
+        [mesh.peer("bob", &["team.>"], &[]).await, mesh.peer("carol", &["team.>"], &[]).await];
+    alice.post(TEAM, "m", &[]).await;
+    god.wait_until_settled(FANOUT).await;
+    drop(lane);
+    god.free_lease().await;
+    god.put_member(&half_joined(&bob, 0)).await;
+    let other = MemberRow {
+        channel: Channel::parse("team.z").expect("a channel"),
+        ..half_joined(&carol, 0)
+    };
+    god.put_member(&other).await;
+    mesh.set_class(TEAM, DeliveryClass::Live).await;
+
+    let _next = mesh.lane().await;
+    // The one after it is resumed.
+    let resumed = || god.member("team.z", &carol.lifecycle);
+    eventually("an activated row", resumed, |row| row.as_ref().is_some_and(|r| r.0.activated))
+        .await;
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    assert!(!row.activated && row.leave_cursor.is_none(), "{row:?}");
+    bob.receives_nothing().await;
+    mesh.set_class(TEAM, DeliveryClass::Durable).await;
+    assert!(bob.join(TEAM).await.durable);
+    assert_eq!(bob.receive(1).await, ["m"]);
+}
+
 /// The same with a window that retention has cut: its closed row claims no post, so none comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {

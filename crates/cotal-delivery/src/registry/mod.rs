@@ -341,6 +341,11 @@ impl Registry {
         let Some(row) = row.filter(|row| row.is_open() && !row.activated) else {
             return Ok(());
         };
+        self.view.fresh(&[Feed::Channels]).await?;
+        if self.view.directory().class(channel) == DeliveryClass::Live {
+            // Nothing is copied by membership there (FAN-7); the next join goes on with the row.
+            return Ok(());
+        }
         let acl = self.read_acl(member).await?;
         if let AfterWrite::Remove(refusal) = rules::after_write(Acl::of(acl.as_ref()), channel) {
             self.remove(&key, channel, member, row.generation, row.revision).await;
