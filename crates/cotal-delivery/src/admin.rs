@@ -126,7 +126,9 @@ impl Admin {
         match request.op.as_str() {
             op::DELIVERY_STATUS => self.status(),
             op::LIFECYCLE_MEMBERSHIPS => match args::<InventoryArgs>(request.args) {
-                Ok(a) => self.inventory(&Lifecycle::new(a.principal, a.lifecycle_uid)).await,
+                Ok(InventoryArgs { principal, lifecycle_uid, after }) => {
+                    self.inventory(&Lifecycle::new(principal, lifecycle_uid), after).await
+                }
                 Err(refusal) => refusal,
             },
             op::EVICT_PRINCIPAL => match args::<PrincipalArgs>(request.args) {
@@ -184,10 +186,16 @@ impl Admin {
         }
     }
 
-    async fn inventory(&self, member: &Lifecycle) -> Reply {
-        match self.registry.inventory(member).await {
-            Ok(channels) => done(&Inventory { channels }),
-            Err(error) => error.reply(),
+    /// A page is read like a whole inventory, behind the same fence, and takes half of what the
+    /// broker takes, so that the name of the next one fits as well.
+    async fn inventory(&self, member: &Lifecycle, after: Option<String>) -> Reply {
+        match (self.registry.inventory(member).await, after) {
+            (Ok(channels), None) => done(&Inventory { channels, next: None }),
+            (Ok(channels), Some(after)) => {
+                let room = self.rail.connection.max_payload() / 2;
+                done(&Inventory::page(channels, &after, room))
+            }
+            (Err(error), _) => error.reply(),
         }
     }
 }

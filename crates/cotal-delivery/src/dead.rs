@@ -121,7 +121,7 @@ pub(crate) struct Retrier {
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) book: DeadBook,
-    pub(crate) parked: BTreeMap<u64, Parked>,
+    pub(crate) rows: Rows,
     pub(crate) remover: Remover,
     pub(crate) caps: Caps,
     /// Members whose parked entries are being lost, as told.
@@ -129,9 +129,22 @@ pub(crate) struct Retrier {
     pub(crate) beat: Beat,
 }
 
-/// See [`Known`]; opaque to the lane.
+/// The bucket as last seen, by sequence. It keeps no history, so only this knows what stood under
+/// garbage.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    parked: BTreeMap<u64, Known>,
+    given_up: BTreeMap<u64, DeadRow>,
+    garbage: BTreeMap<u64, Garbage>,
+}
+
+/// Garbage that no parked row will be written over.
 #[derive(Debug)]
-pub(crate) struct Parked(Known);
+struct Garbage {
+    revision: u64,
+    /// When it is dealt with, Unix milliseconds.
+    due: i64,
+}
 
 impl Retrier {
     /// Follows the dead bucket and retries what falls due, until told to stop.
@@ -141,7 +154,8 @@ impl Retrier {
             watch = watch_all(&self.book.kv) => watch?,
         };
         loop {
-            let due = self.parked.values().map(|parked| parked.0.row.next_at).min();
+            let retries = self.rows.parked.values().map(|known| known.row.next_at);
+            let due = retries.chain(self.rows.garbage.values().map(|garbage| garbage.due)).min();
             let wait = due.map_or(LOOK_EVERY, |at| {
                 Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(LOOK_EVERY)
             });
@@ -151,6 +165,7 @@ impl Retrier {
                 event = watch.next() => self.note(event?),
                 () = tokio::time::sleep(wait) => {
                     self.gate.open().await;
+                    self.clear_garbage().await;
                     self.retry_due().await;
                 }
             }
@@ -159,7 +174,7 @@ impl Retrier {
 
     fn note(&mut self, event: WatchEvent) {
         self.apply(event);
-        self.counters.parked.store(self.parked.len() as u64, Ordering::Relaxed);
+        self.counters.parked.store(self.rows.parked.len() as u64, Ordering::Relaxed);
     }
 
     fn apply(&mut self, event: WatchEvent) {
@@ -169,11 +184,9 @@ impl Retrier {
                     return;
                 };
                 match DeadRow::parse(&value, seq) {
-                    Ok(row) if row.state == DeadState::Parked => {
-                        self.parked.insert(seq, Parked(Known { row, revision }));
-                    }
-                    Ok(_) => {
-                        self.parked.remove(&seq);
+                    Ok(row) => {
+                        self.forget(seq);
+                        self.know(row, revision);
                     }
                     Err(error) => {
                         error!(space = %self.space, seq, %error, "a dead row is garbled");
@@ -183,25 +196,72 @@ impl Retrier {
             }
             WatchEvent::Delete { key, .. } => {
                 if let Some(seq) = parse_dead_key(&key) {
-                    self.parked.remove(&seq);
+                    self.forget(seq);
                 }
             }
             _ => {}
         }
     }
 
-    /// Keeps the last valid row and lets the next retry write it over the garbage.
+    fn know(&mut self, row: DeadRow, revision: u64) {
+        match row.state {
+            DeadState::Parked => drop(self.rows.parked.insert(row.seq, Known { row, revision })),
+            DeadState::GivenUp => drop(self.rows.given_up.insert(row.seq, row)),
+        }
+    }
+
+    fn forget(&mut self, seq: u64) {
+        self.rows.parked.remove(&seq);
+        self.rows.given_up.remove(&seq);
+        self.rows.garbage.remove(&seq);
+    }
+
+    /// Keeps the last valid row. The next retry writes a parked one over the garbage.
     fn repair(&mut self, seq: u64, revision: u64) {
-        if let Some(Parked(known)) = self.parked.get_mut(&seq) {
+        let due = now_ms();
+        if let Some(known) = self.rows.parked.get_mut(&seq) {
             known.revision = revision;
-            known.row.next_at = now_ms();
+            known.row.next_at = due;
+        } else {
+            self.rows.garbage.insert(seq, Garbage { revision, due });
+        }
+    }
+
+    /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row that
+    /// says nothing of its entry must not stand for ever.
+    async fn clear_garbage(&mut self) {
+        let now = now_ms();
+        let due = self.rows.garbage.iter().filter(|(_, garbage)| garbage.due <= now);
+        let due: Vec<_> = due.map(|(seq, garbage)| (*seq, garbage.revision)).collect();
+        for (seq, revision) in due {
+            if !self.gate.is_open() {
+                return;
+            }
+            let (kv, key) = (&self.book.kv, dead_key(seq));
+            let cleared = match self.rows.given_up.get(&seq) {
+                Some(row) => kv.update(&key, encode(row), revision).await,
+                None => kv.delete(&key, Some(revision)).await,
+            };
+            match cleared {
+                Ok(_) => warn!(space = %self.space, seq, "a garbled dead row was cleared"),
+                // What has replaced it comes from the watch.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => {
+                    warn!(space = %self.space, seq, %error, "a garbled dead row stays for now");
+                    let later = LOOK_EVERY.as_millis().try_into().unwrap_or(i64::MAX);
+                    let due = now.saturating_add(later);
+                    self.rows.garbage.insert(seq, Garbage { revision, due });
+                    continue;
+                }
+            }
+            self.rows.garbage.remove(&seq);
         }
     }
 
     async fn retry_due(&mut self) {
         let now = now_ms();
-        let due = self.parked.values().filter(|parked| parked.0.row.next_at <= now);
-        let due: Vec<Known> = due.map(|parked| parked.0.clone()).collect();
+        let due = self.rows.parked.values().filter(|known| known.row.next_at <= now);
+        let due: Vec<Known> = due.cloned().collect();
         if due.is_empty() {
             return;
         }
@@ -297,7 +357,7 @@ impl Retrier {
 
     async fn close(&mut self, known: Known) -> Result<(), NatsError> {
         self.book.kv.delete(&dead_key(known.row.seq), Some(known.revision)).await?;
-        self.parked.remove(&known.row.seq);
+        self.rows.parked.remove(&known.row.seq);
         Ok(())
     }
 
@@ -342,11 +402,8 @@ impl Retrier {
         }
         let seq = row.seq;
         let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;
-        if row.state == DeadState::Parked {
-            self.parked.insert(seq, Parked(Known { row, revision }));
-        } else {
-            self.parked.remove(&seq);
-        }
+        self.rows.parked.remove(&seq);
+        self.know(row, revision);
         Ok(())
     }
 }

@@ -26,6 +26,7 @@ mod lane;
 mod lease;
 mod members;
 mod pulse;
+mod queues;
 mod rail;
 mod reader;
 mod recall;

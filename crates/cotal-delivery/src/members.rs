@@ -15,7 +15,7 @@ use tracing::warn;
 use crate::anycast::Keeper;
 use crate::joins::{Joining, Joins};
 use crate::pulse::Beat;
-use crate::rail::{Rail, args, done, serve, unknown};
+use crate::rail::{Rail, args, done, serve_in_order, unknown};
 use crate::registry::{Registry, RegistryError};
 use crate::view::View;
 
@@ -42,7 +42,8 @@ impl HalfJoined {
 }
 
 impl Members {
-    /// Answers until told to stop; what is being worked on is finished.
+    /// Answers until told to stop; what is being worked on is finished. Each caller is answered in
+    /// the order in which it asked: a leave that follows a join means that join.
     pub(crate) async fn run(
         self,
         requests: Subscription,
@@ -52,11 +53,14 @@ impl Members {
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
         let resuming = Arc::clone(&service).resume_joins(half_joined, stop.clone());
+        let rail = service.rail.clone();
+        let caller = move |message: &Message| rail.call(message, caller_of).map(|call| call.caller);
         let answer = move |message| {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        let (served, ()) = tokio::join!(serve(requests, beat, &stop, answer), resuming);
+        let serving = serve_in_order(requests, beat, &stop, caller, answer);
+        let (served, ()) = tokio::join!(serving, resuming);
         served
     }
 
@@ -78,8 +82,7 @@ impl Members {
     }
 
     async fn answer(&self, message: &Message) {
-        let parse = |space: &Space, subject: &str| space.parse_ctl(DELIVERY, subject);
-        let Some(call) = self.rail.call(message, parse) else { return };
+        let Some(call) = self.rail.call(message, caller_of) else { return };
         let reply = match self.rail.read(message, &call.caller) {
             Ok(request) => self.perform(&call.caller, request).await,
             Err(refusal) => refusal,
@@ -135,6 +138,10 @@ impl Members {
         let member = self.registry.live_lifecycle(caller).await?;
         Ok(self.keeper.list(&member, after).await?)
     }
+}
+
+fn caller_of(space: &Space, subject: &str) -> Option<Principal> {
+    space.parse_ctl(DELIVERY, subject)
 }
 
 fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {

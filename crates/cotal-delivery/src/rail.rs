@@ -3,6 +3,7 @@
 //! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
 //! only below the request's own subject (ADM-5).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
@@ -19,9 +20,10 @@ use tracing::{debug, warn};
 
 use crate::gate::Gate;
 use crate::pulse::Beat;
+use crate::queues::Queues;
 use crate::renewal::settled;
 
-/// Requests of one service that are worked on at once; more wait in the subscription.
+/// Requests of one service that are worked on at once; more wait.
 const AT_ONCE: usize = 64;
 
 /// What a service needs to read requests and answer them; cheap to clone.
@@ -150,6 +152,51 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
                     answered.await;
                     drop(permit);
                 });
+            }
+        }
+    }
+    while working.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// The same, where the requests of one caller are worked off in the order in which they came. A
+/// caller takes one of the places that [`serve`] has, however much of it waits.
+pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
+    mut requests: Subscription,
+    mut beat: Beat,
+    stop: &CancellationToken,
+    caller: impl Fn(&Message) -> Option<Principal>,
+    answer: impl Fn(Message) -> F,
+) -> Result<(), NatsError> {
+    let mut queues = Queues::default();
+    let mut working = JoinSet::new();
+    let mut callers = HashMap::new();
+    let mut dropping = false;
+    loop {
+        while working.len() < AT_ONCE
+            && let Some((caller, request)) = queues.next()
+        {
+            callers.insert(working.spawn(answer(request)).id(), caller);
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = beat.answered() => {}
+            Some(ended) = working.join_next_with_id(), if !working.is_empty() => {
+                let task = ended.map_or_else(|error| error.id(), |(task, ())| task);
+                if let Some(caller) = callers.remove(&task) {
+                    queues.done(caller);
+                }
+            }
+            request = requests.next() => {
+                let request = request?;
+                if let Some(caller) = caller(&request) {
+                    let size = request.payload.len();
+                    dropping &= !queues.is_empty();
+                    if queues.push(caller, request, size) > 0 && !dropping {
+                        dropping = true;
+                        warn!("too many requests wait; whoever has the most loses the newest");
+                    }
+                }
             }
         }
     }

@@ -105,6 +105,29 @@ async fn fan_2_a_mention_on_a_live_channel_reaches_a_peer_who_may_read_it() {
     }
 }
 
+/// A body with a field of another type is still a post: who reads the channel gets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_1_fan_2_mentions_of_another_type_withhold_a_post_from_nobody() {
+    let (mesh, _lane, alice) = serving().await;
+    let bob = mesh.peer("bob", &[">"], &[]).await;
+    bob.join(TEAM).await;
+    mesh.set_class(OPS, DeliveryClass::Live).await;
+    let post = async |channel: &str, id: &str, mentions: Value| {
+        let mut body = alice.body(channel, id, id, &[]);
+        body["mentions"] = mentions;
+        alice.post_raw(channel, body.to_string().into(), Some(id)).await.expect("a stored post")
+    };
+    let odd = [json!("bob"), json!([1]), json!({ "a": 1 }), json!(["bob", null]), json!(null)];
+    for (n, mentions) in odd.iter().enumerate() {
+        post(TEAM, &format!("durable-{n}"), mentions.clone()).await;
+        post(OPS, &format!("live-{n}"), mentions.clone()).await;
+    }
+    let all = ["durable-0", "durable-1", "durable-2", "durable-3", "live-3", "durable-4"];
+    assert_eq!(bob.receive(all.len()).await, all, "a string in an array stays a mention");
+    bob.receives_nothing().await;
+    assert_eq!(Supervisor::of(&mesh).await.status().await.refused_posts, 0);
+}
+
 /// `wire.md` §4: a name that live ACL rows bear is theirs, whatever presence claims; two bearers, or
 /// two claims, give no copy.
 #[tokio::test(flavor = "multi_thread")]

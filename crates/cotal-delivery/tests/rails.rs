@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Connection, Subject};
+use cotal_nats::{Connection, Subject, Subscription};
 use cotal_testkit::{God, Mesh, Peer, Supervisor};
 use cotal_wire::control::{Code, Reply};
 use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, member_key};
@@ -167,6 +167,76 @@ async fn adm_5_what_is_no_request_is_refused_with_its_reason_and_the_rail_goes_o
         assert!(!why.is_empty() && why.len() < 1_000, "{why}");
     }
     assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
+}
+
+/// Sends control requests at once on the peer's one connection. Every reply goes below the same
+/// subject, so that they are heard in the order in which they were sent.
+async fn pipeline(peer: &Peer, requests: &[(&str, Value)]) -> Subscription {
+    let subject = peer.space.ctl(DELIVERY, peer.principal());
+    let replies = peer.connection.subscribe(format!("{subject}.reply.*"), None).await;
+    let from = json!({ "id": peer.principal(), "name": "x" });
+    for (n, (op, args)) in requests.iter().enumerate() {
+        let body = json!({ "op": op, "args": args, "from": from }).to_string();
+        send(&peer.connection, &subject, &format!("{subject}.reply.{n:016}"), body).await;
+    }
+    replies.expect("a subscription")
+}
+
+/// The next reply and which request it answers.
+async fn hear(replies: &mut Subscription) -> (usize, Reply) {
+    let heard = tokio::time::timeout(Duration::from_secs(30), replies.next()).await;
+    let message = heard.expect("a reply in time").expect("a reply");
+    let nonce = message.subject.as_str().rsplit('.').next().expect("a nonce");
+    let reply = serde_json::from_slice(&message.payload).expect("a reply");
+    (nonce.parse().expect("a number"), reply)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mem_6_what_one_caller_asks_without_waiting_is_done_in_the_order_in_which_it_asked() {
+    let (mesh, _lane, alice) = start().await;
+    let god = God::of(&mesh).await;
+    for round in 0..5 {
+        let channel = format!("team.{round}");
+        let join = ("durableJoin", json!({ "channel": channel }));
+        let leave = ("durableLeave", json!({ "channel": channel, "generation": 1 }));
+        let list = ("listMemberships", json!({}));
+        let mut replies = pipeline(&alice, &[join.clone(), leave, join, list]).await;
+        let mut data = Vec::new();
+        for n in 0..4 {
+            let (which, reply) = hear(&mut replies).await;
+            assert_eq!((which, reply.ok), (n, true), "{reply:?}");
+            data.push(reply.data.expect("data"));
+        }
+        assert_eq!(data[0], json!({ "durable": true, "generation": 1 }));
+        assert_eq!(data[1], json!({ "channel": channel }), "it left what it had joined");
+        assert_eq!(data[2], json!({ "durable": true, "generation": 2 }));
+        assert_eq!(data[3]["memberships"].as_array().map(Vec::len), Some(round + 1));
+        let (row, _) = god.member(&channel, &alice.lifecycle).await.expect("a row");
+        assert_eq!((row.generation, row.leave_cursor), (2, None));
+    }
+}
+
+/// More than the service works on at once, of one caller: nobody else waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_with_many_requests_holds_nobody_else_up() {
+    let (mesh, _lane, alice) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let joins = (0..400).map(|n| ("durableJoin", json!({ "channel": format!("team.{n}") })));
+    let joins: Vec<_> = joins.collect();
+    let mut replies = pipeline(&alice, &joins).await;
+    // The service has read all of them, and works on them.
+    alice.connection.round_trip().await.expect("a broker");
+    assert_eq!(hear(&mut replies).await.0, 0);
+    bob.join("team.x").await;
+    let mut passed = 1;
+    while tokio::time::timeout(Duration::ZERO, replies.next()).await.is_ok() {
+        passed += 1;
+    }
+    assert!(passed < 200, "it waited until {passed} of another's 400 were done");
+    for n in passed..400 {
+        let (which, reply) = hear(&mut replies).await;
+        assert_eq!((which, reply.ok), (n, true), "{reply:?}");
+    }
 }
 
 /// The caller fails at once and learns the size, instead of waiting for a reply that no broker takes.

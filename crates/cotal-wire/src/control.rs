@@ -222,6 +222,9 @@ pub struct InventoryArgs {
     pub principal: Principal,
     /// Which incarnation.
     pub lifecycle_uid: LifecycleUid,
+    /// Asks for a page: the channels behind this one in byte order, all of them behind `""`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// Result of `lifecycleMemberships`: every member row of the lifecycle, open or closed.
@@ -229,6 +232,29 @@ pub struct InventoryArgs {
 pub struct Inventory {
     /// The channels of the rows.
     pub channels: Vec<Channel>,
+    /// The `after` of the next page; absent on the last one, and where no page was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Channel>,
+}
+
+impl Inventory {
+    /// The page of `channels`, which are sorted, that follows `after` and takes about `room` bytes.
+    /// It has at least one channel where any is left, so that every page brings the caller on.
+    #[must_use]
+    pub fn page(channels: Vec<Channel>, after: &str, room: usize) -> Self {
+        let mut page = Self::default();
+        let mut taken = 0;
+        for channel in channels.into_iter().filter(|channel| channel.as_str() > after) {
+            // Quotes and a comma stand around each; a channel needs no escapes.
+            taken += channel.as_str().len() + 3;
+            if taken > room && !page.channels.is_empty() {
+                page.next = page.channels.last().cloned();
+                break;
+            }
+            page.channels.push(channel);
+        }
+        page
+    }
 }
 
 /// Arguments of `evictPrincipal` and `principalLiveness`.
@@ -455,6 +481,26 @@ mod tests {
         let text = serde_json::to_string(&Reply::refused(Code::StaleGeneration, "no")).unwrap();
         assert_eq!(text, r#"{"ok":false,"error":"no","code":"stale-generation"}"#);
         assert_eq!(serde_json::to_string(&Code::UnknownOp).unwrap(), "\"unknown-op\"");
+    }
+
+    #[test]
+    fn pages_of_an_inventory_are_whole_and_each_brings_the_caller_on() {
+        let all: Vec<_> = ["a", "a-b", "a.b", "b", "c".repeat(4_096).as_str()]
+            .map(|c| Channel::parse(c).unwrap())
+            .into();
+        for room in [0, 1, 4, 5, 12, 4_000, usize::MAX] {
+            let (mut seen, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = Inventory::page(all.clone(), &after, room);
+                assert!(!page.channels.is_empty(), "room {room} after {after:?}");
+                seen.extend(page.channels);
+                let Some(next) = page.next else { break };
+                after = next.to_string();
+            }
+            assert_eq!(seen, all, "room {room}");
+        }
+        let last = Inventory::page(all, "d", 1);
+        assert_eq!(serde_json::to_string(&last).unwrap(), r#"{"channels":[]}"#);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -90,7 +91,7 @@ pub struct Message {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_service: Option<String>,
     /// Lowercased peer names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "all_names")]
     pub mentions: Vec<String>,
     /// The content.
     #[serde(default)]
@@ -137,7 +138,7 @@ struct RawPost<'a> {
     #[serde(borrow, default, rename = "toService")]
     to_service: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    mentions: Option<Vec<Cow<'a, str>>>,
+    mentions: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -165,9 +166,39 @@ pub fn parse_post(
     if elsewhere || raw.channel.as_deref() != Some(channel.as_str()) {
         return Err(EnvelopeError::Channel(channel.clone()));
     }
-    let mentions = raw.mentions.unwrap_or_default();
-    let mentions = mentions.iter().take(MAX_MENTIONS).map(|m| m.to_lowercase()).collect();
+    let mentions = raw.mentions.map(|raw| names(raw, MAX_MENTIONS)).unwrap_or_default();
+    let mentions = mentions.iter().map(|name| name.to_lowercase()).collect();
     Ok(PostHead { id: raw.id.into_owned(), mentions })
+}
+
+/// The first `most` strings of an array. Whatever else stands in `mentions` mentions nobody, and is
+/// no reason to withhold the post from those who are not mentioned (FAN-6).
+fn names(raw: &RawValue, most: usize) -> Vec<String> {
+    struct Names(usize);
+    impl<'de> Visitor<'de> for Names {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an array")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<String>, A::Error> {
+            let mut names = Vec::new();
+            while let Some(element) = elements.next_element::<&RawValue>()? {
+                if names.len() < self.0 && element.get().starts_with('"') {
+                    names.extend(serde_json::from_str::<String>(element.get()).ok());
+                }
+            }
+            Ok(names)
+        }
+    }
+    let mut array = serde_json::Deserializer::from_str(raw.get());
+    array.deserialize_seq(Names(most)).unwrap_or_default()
+}
+
+/// See [`names`]: of a message that a client shows, all of them.
+fn all_names<'de, D: Deserializer<'de>>(mentions: D) -> Result<Vec<String>, D::Error> {
+    Ok(names(&*Box::<RawValue>::deserialize(mentions)?, usize::MAX))
 }
 
 /// Why a copy stands in a member's mixed inbox.
@@ -341,6 +372,44 @@ mod tests {
         ];
         for bad in table {
             assert!(post(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fan_6_mentions_of_another_type_mention_nobody_and_withhold_nothing() {
+        let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+        let many = format!("[0,{}]", vec![r#""x""#; MAX_MENTIONS + 9].join(",null,"));
+        let table: &[(&str, &[&str])] = &[
+            ("null", &[]),
+            (r#""bob""#, &[]),
+            ("7", &[]),
+            ("1e999", &[]),
+            ("true", &[]),
+            (r#"{"a":1}"#, &[]),
+            (r#"{"0":"bob"}"#, &[]),
+            ("[]", &[]),
+            ("[1]", &[]),
+            (r#"["Bob",null]"#, &["bob"]),
+            (r#" [ 1e999 , {"a":["eve"]}, ["eve"], "B\u00d6b" , false ] "#, &["böb"]),
+            (r#"["\ud800","bob"]"#, &["bob"]),
+            (&deep, &[]),
+            (&many, &["x"; MAX_MENTIONS]),
+        ];
+        for (mentions, expected) in table {
+            let body = format!(
+                r#"{{"id":"x","from":{{"id":"local.alice"}},"channel":"team.backend","mentions":{mentions}}}"#
+            );
+            let start: String = mentions.chars().take(60).collect();
+            assert_eq!(post(&body).expect(&start).mentions, *expected, "{start}");
+            let shown: Message = serde_json::from_str(&body).expect(&start);
+            let shown = shown.mentions.iter().take(MAX_MENTIONS).map(|name| name.to_lowercase());
+            assert_eq!(shown.collect::<Vec<_>>(), *expected, "{start}");
+        }
+        for torn in ["[", r#"["bob"#, "[1,]", "[}", r#""bob"#, "nul"] {
+            let body = format!(
+                r#"{{"id":"x","from":{{"id":"local.alice"}},"channel":"team.backend","mentions":{torn}}}"#
+            );
+            assert!(post(&body).is_err(), "{torn} is no JSON");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The components of a lane: how they are built, bound and finished.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::caps::{self, Caps};
 use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::credentials::Identity;
-use crate::dead::{DeadBook, Retrier};
+use crate::dead::{DeadBook, Retrier, Rows};
 use crate::evicted::Looks;
 use crate::fanout::Fanout;
 use crate::gate::Gate;
@@ -204,7 +204,7 @@ impl Parts {
             gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             book,
-            parked: BTreeMap::new(),
+            rows: Rows::default(),
             remover: self.remover(),
             caps,
             losing: HashSet::new(),

@@ -147,7 +147,7 @@ async fn inv_6_a_step_that_was_done_and_not_recorded_is_done_again() {
 }
 
 /// A supervisor that dies when it says `text`: its request is sent, the answer is never read.
-async fn mortal(mesh: &Mesh, text: &str) -> (Proxy, Agents) {
+pub(super) async fn mortal(mesh: &Mesh, text: &str) -> (Proxy, Agents) {
     let proxy = Proxy::to(&mesh.host_port()).await;
     let address = BrokerAddress { url: proxy.url(), ..mesh.address() };
     let agents = Agents::connect(mesh.root(), mesh.space(), &address).await;

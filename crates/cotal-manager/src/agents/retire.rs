@@ -29,6 +29,8 @@ use crate::rows::{Standing, bucket, standing_acl};
 
 /// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
 const ROUNDS: usize = 8;
+/// Longest list of channels in a record, in bytes: a file beyond a few MiB is not read back.
+const RECORDED: usize = 1024 * 1024;
 /// Between two evictions of somebody who is still seen.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -61,6 +63,9 @@ struct Retiring {
     /// When the credential was issued.
     issued: i64,
     channels: Vec<Channel>,
+    /// The channels are too many to be recorded; whoever goes on from here asks for them again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unlisted: bool,
     done: Done,
 }
 
@@ -111,6 +116,8 @@ impl Retirement<'_> {
             }
             Done::Revoked => {
                 self.record.channels = agents.inventory(lifecycle).await?;
+                let size: usize = self.record.channels.iter().map(|c| c.as_str().len() + 3).sum();
+                self.record.unlisted = size > RECORDED;
                 Done::Inventoried
             }
             Done::Inventoried => {
@@ -118,6 +125,9 @@ impl Retirement<'_> {
                 Done::Evicted
             }
             Done::Evicted => {
+                if self.record.unlisted && self.record.channels.is_empty() {
+                    self.record.channels = agents.inventory(lifecycle).await?;
+                }
                 agents.delete_traces(lifecycle, &self.record.channels).await?;
                 Done::Deleted
             }
@@ -266,6 +276,7 @@ impl Agents {
             nkey: known.nkey,
             issued: known.issued,
             channels: Vec::new(),
+            unlisted: false,
             done: Done::Nothing,
         };
         record.save(path)?;
@@ -327,11 +338,26 @@ impl Agents {
         self.authority.revoke(&self.broker, &nkey, until).await
     }
 
+    /// Page by page, because an agent decides how much it joins. The row reads nothing by now and
+    /// every page is read behind the fence, so no row can come where the pages have passed (INV-4).
     async fn inventory(&self, lifecycle: &Lifecycle) -> Result<Vec<Channel>, ManagerError> {
-        let args = json!({ "principal": lifecycle.principal, "lifecycleUid": lifecycle.uid });
-        let data = self.ask_patiently(op::LIFECYCLE_MEMBERSHIPS, args, Instant::now()).await?;
-        let inventory: Inventory = serde_json::from_value(data)?;
-        Ok(inventory.channels)
+        let Lifecycle { principal, uid } = lifecycle;
+        let (mut channels, mut after) = (Vec::new(), String::new());
+        loop {
+            let args = json!({ "principal": principal, "lifecycleUid": uid, "after": after });
+            let data = self.ask_patiently(op::LIFECYCLE_MEMBERSHIPS, args, Instant::now()).await?;
+            let page: Inventory = serde_json::from_value(data)?;
+            channels.extend(page.channels);
+            // A daemon that knows no pages has given all.
+            let Some(next) = page.next else { return Ok(channels) };
+            if next.as_str() <= after.as_str() {
+                let what = op::LIFECYCLE_MEMBERSHIPS.to_owned();
+                let detail = format!("a page goes on at {next}, before its own begin");
+                return Err(NatsError::Malformed { what, detail })
+                    .doing(|| format!("list the member rows of {principal}"));
+            }
+            after = next.to_string();
+        }
     }
 
     /// Evicts and demands the proof; a connection that a scan still sees is asked about again until
@@ -399,7 +425,8 @@ impl Agents {
 
 impl Retiring {
     fn save(&self, path: &Path) -> Result<(), ManagerError> {
-        let text = serde_json::to_string(self)?;
+        let unlisted = Self { channels: Vec::new(), ..self.clone() };
+        let text = serde_json::to_string(if self.unlisted { &unlisted } else { self })?;
         Ok(files::replace(path, text.as_bytes(), Privacy::Secret)?)
     }
 }
