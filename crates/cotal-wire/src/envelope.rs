@@ -198,7 +198,7 @@ fn names(raw: &RawValue, most: usize) -> Vec<String> {
 
 /// See [`names`]: of a message that a client shows, all of them.
 fn all_names<'de, D: Deserializer<'de>>(mentions: D) -> Result<Vec<String>, D::Error> {
-    Ok(names(&*Box::<RawValue>::deserialize(mentions)?, usize::MAX))
+    Ok(names(&Box::<RawValue>::deserialize(mentions)?, usize::MAX))
 }
 
 /// Why a copy stands in a member's mixed inbox.
