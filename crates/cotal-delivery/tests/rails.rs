@@ -224,7 +224,7 @@ async fn a_caller_with_many_requests_holds_nobody_else_up() {
     let joins = (0..400).map(|n| ("durableJoin", json!({ "channel": format!("team.{n}") })));
     let joins: Vec<_> = joins.collect();
     let mut replies = pipeline(&alice, &joins).await;
-    // The service has read all of them, and works on them.
+    // The broker has taken all of them, so that they stand before what comes later.
     alice.connection.round_trip().await.expect("a broker");
     assert_eq!(hear(&mut replies).await.0, 0);
     bob.join("team.x").await;
