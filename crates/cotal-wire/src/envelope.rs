@@ -375,6 +375,11 @@ mod tests {
         }
     }
 
+    fn mentioning(mentions: &str) -> String {
+        let head = r#"{"id":"x","from":{"id":"local.alice"},"channel":"team.backend","mentions":"#;
+        format!("{head}{mentions}}}")
+    }
+
     #[test]
     fn fan_6_mentions_of_another_type_mention_nobody_and_withhold_nothing() {
         let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
@@ -396,9 +401,7 @@ mod tests {
             (&many, &["x"; MAX_MENTIONS]),
         ];
         for (mentions, expected) in table {
-            let body = format!(
-                r#"{{"id":"x","from":{{"id":"local.alice"}},"channel":"team.backend","mentions":{mentions}}}"#
-            );
+            let body = mentioning(mentions);
             let start: String = mentions.chars().take(60).collect();
             assert_eq!(post(&body).expect(&start).mentions, *expected, "{start}");
             let shown: Message = serde_json::from_str(&body).expect(&start);
@@ -406,10 +409,7 @@ mod tests {
             assert_eq!(shown.collect::<Vec<_>>(), *expected, "{start}");
         }
         for torn in ["[", r#"["bob"#, "[1,]", "[}", r#""bob"#, "nul"] {
-            let body = format!(
-                r#"{{"id":"x","from":{{"id":"local.alice"}},"channel":"team.backend","mentions":{torn}}}"#
-            );
-            assert!(post(&body).is_err(), "{torn} is no JSON");
+            assert!(post(&mentioning(torn)).is_err(), "{torn} is no JSON");
         }
     }
 
