@@ -111,7 +111,7 @@ impl Renewal {
             Candidate::Refused(why) => Err(NotAdopted::Refused(why)),
             Candidate::Prove => {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
-                let proof = prove(&self.connect, candidate.clone()).await;
+                let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
                 // From here on every redial presents it.
                 self.connection.creds().replace(candidate);

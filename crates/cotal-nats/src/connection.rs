@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, watch};
 use crate::creds::{Claims, Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
+use crate::request::PROBE_SUBJECT;
 
 /// The broker is noticed as gone after about three of these, because the client allows two pending pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -121,7 +122,8 @@ pub struct Connection {
 impl Connection {
     /// Connects. With `retry_initial` it returns at once and [`state`](Self::state) tells the rest.
     pub async fn connect(options: ConnectOptions) -> Result<Self, NatsError> {
-        let conn_id = match options.creds.current().map_err(ConnectError::from)? {
+        let creds = options.creds.current().map_err(ConnectError::from)?;
+        let conn_id = match &creds {
             Some(creds) => {
                 creds.check_life().map_err(ConnectError::from)?;
                 creds.nkey().to_owned()
@@ -129,6 +131,7 @@ impl Connection {
             None => random_conn_id()?,
         };
         let hub = Arc::new(Hub::new());
+        let events = hub.events.subscribe();
         let inbox = format!("_INBOX_{conn_id}");
         let presented = Presented::default();
         let client = client_options(&options, &conn_id, &inbox, &hub, &presented)
@@ -149,9 +152,32 @@ impl Connection {
             }),
         };
         if !options.retry_initial {
-            connection.connected(HANDSHAKE_TIMEOUT).await?;
+            let asks = creds.is_none_or(|creds| creds.claims().nats.publish.names(PROBE_SUBJECT));
+            // Boxed: whoever connects is to stay small.
+            Box::pin(connection.accepted(events, asks, options.url)).await?;
         }
         Ok(connection)
+    }
+
+    /// Proves that the broker let the connection in. The client takes any line for the answer to its
+    /// handshake, also one that a busy broker sent before it had judged the credential.
+    async fn accepted(
+        &self,
+        mut events: broadcast::Receiver<ConnEvent>,
+        asks: bool,
+        url: String,
+    ) -> Result<(), NatsError> {
+        let proven = async {
+            self.connected(HANDSHAKE_TIMEOUT).await?;
+            if asks { self.round_trip().await } else { Ok(()) }
+        };
+        tokio::select! {
+            biased;
+            detail = rejection(&mut events) => {
+                Err(ConnectError::Rejected { url, detail: detail.to_owned() }.into())
+            }
+            proven = proven => proven,
+        }
     }
 
     /// Everything that happens from now on.
@@ -421,6 +447,19 @@ fn random_conn_id() -> Result<String, NatsError> {
     let mut id = String::from("U");
     id.push_str(&BASE32_NOPAD.encode(&bytes));
     Ok(id)
+}
+
+/// Waits until the broker rejects the credential.
+async fn rejection(events: &mut broadcast::Receiver<ConnEvent>) -> &'static str {
+    loop {
+        match events.recv().await {
+            Ok(ConnEvent::AuthViolation) => return "authorization violation",
+            Ok(ConnEvent::AuthExpired) => return "it has expired",
+            Ok(ConnEvent::AuthRevoked) => return "it was revoked",
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        }
+    }
 }
 
 fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) -> ConnectError {

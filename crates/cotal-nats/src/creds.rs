@@ -87,6 +87,24 @@ pub struct NatsClaims {
     /// Tags, case kept.
     #[serde(default)]
     pub tags: Vec<String>,
+    /// Where it may publish.
+    #[serde(default, rename = "pub")]
+    pub publish: Allowed,
+}
+
+/// The allow-list of a permission; an empty one allows everything.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct Allowed {
+    /// Subjects.
+    #[serde(default)]
+    pub allow: Vec<String>,
+}
+
+impl Allowed {
+    /// Whether `subject` is allowed in so many words.
+    pub(crate) fn names(&self, subject: &str) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|allowed| allowed == subject)
+    }
 }
 
 impl Claims {

@@ -18,7 +18,7 @@ use crate::connection::Connection;
 use crate::error::{Denial, NatsError, Operation};
 
 /// The broker answers this for every credential: with the account's facts, or with a refusal.
-const PROBE_SUBJECT: &str = "$JS.API.INFO";
+pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// The client hands events over in a task of its own, so a denial may be seen just after a later reply.
 const DENIAL_GRACE: Duration = Duration::from_millis(5);
 

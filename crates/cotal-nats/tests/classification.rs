@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use common::{Broker, bucket, stream};
 use cotal_nats::js::{ConsumerAction, Deleted, Get};
-use cotal_nats::{Bytes, ConnEvent, NatsError, Operation};
+use cotal_nats::{
+    Bytes, ConnEvent, ConnectError, ConnectOptions, Connection, CredsSource, NatsError, Operation,
+};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 const RESTRICTED: &str = r#"{
     publish: { allow: ["ok.>", "$JS.API.INFO"] }, subscribe: { deny: ["no.>"] }
@@ -220,4 +223,32 @@ async fn compare_and_set_decides_at_the_broker() {
     assert_eq!(bucket.next_after(fourth + 1).await.expect("an answer"), None);
     bucket.purge("k", None).await.expect("purged");
     assert_eq!(bucket.history("k").await.expect("history").len(), 1);
+}
+
+/// A busy broker pings a connection that it has not judged yet, and then rejects it.
+#[tokio::test]
+async fn a_rejection_that_comes_after_a_ping_is_a_rejection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("nats://{}", listener.local_addr().expect("an address"));
+    let rejecting = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let (reader, mut writer) = stream.into_split();
+            let info = "INFO {\"server_id\":\"S\",\"version\":\"2.15.1\",\"headers\":true,\
+                        \"max_payload\":1048576,\"auth_required\":true,\"proto\":1}\r\n";
+            writer.write_all(info.as_bytes()).await.expect("an INFO");
+            let mut lines = BufReader::new(reader).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if line.starts_with("PING") {
+                    let answer = b"PING\r\n-ERR 'Authorization Violation'\r\n";
+                    writer.write_all(answer).await.expect("an answer");
+                    break;
+                }
+            }
+        }
+    });
+    let options = ConnectOptions::new(url, "test", CredsSource::anonymous());
+    let error = Connection::connect(options).await.expect_err("a rejection");
+    assert!(matches!(error, NatsError::Connect(ConnectError::Rejected { .. })), "{error:?}");
+    rejecting.abort();
 }

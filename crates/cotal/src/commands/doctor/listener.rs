@@ -112,19 +112,20 @@ async fn stranger(root: &Root, mesh: &MeshFile) -> Option<Listener> {
     // Trust that cannot be opened proves nothing about the listener, and is told elsewhere.
     let authority = Authority::open(root, mesh.spaces.first()?).ok()?;
     let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
-    let error = match authority.connect(Office::Operator, &address).await {
+    let cause = match authority.connect(Office::Operator, &address).await {
+        // A broker may let a connection begin and end it at once.
         Ok((_, connection)) => {
+            let proven = connection.round_trip().await;
             connection.close(CLOSE_WITHIN).await;
-            return None;
+            proven.err()?
         }
-        Err(error) => error,
-    };
-    let ManagerError::Broker { source: NatsError::Connect(cause), .. } = &error else {
-        return None;
+        Err(ManagerError::Broker { source, .. }) => source,
+        // What could not be asked proves nothing about the listener.
+        Err(_) => return None,
     };
     let text = say(&format!("this root's broker does not run, and {cause}"));
     Some(match cause {
-        ConnectError::Rejected { .. } => Listener::Refuses(text),
+        NatsError::Connect(ConnectError::Rejected { .. }) => Listener::Refuses(text),
         _ => Listener::Foreign(text),
     })
 }
