@@ -5,8 +5,10 @@
 //! INV-1).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cotal_nats::{Message, NatsError, Subscription};
+use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
     Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
@@ -16,6 +18,7 @@ use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
 use cotal_wire::{Lifecycle, Principal, Space};
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +29,7 @@ use crate::anycast::Keeper;
 use crate::counters::Counters;
 use crate::pulse::Beat;
 use crate::rail::{Rail, args, done, unknown};
+use crate::recall::Recaller;
 use crate::registry::Registry;
 use crate::renewal::{Proved, Renewal};
 use crate::returned::Returned;
@@ -34,6 +38,9 @@ use crate::view::View;
 
 /// Requests that wait for their turn; a caller of one beyond it times out and asks again.
 const QUEUE: usize = 1_024;
+
+/// How long a recall may hold the requests behind it up; what it took by then stays taken.
+const RECALL_WITHIN: Duration = Duration::from_secs(4);
 
 /// Everything the service needs.
 pub(crate) struct Admin {
@@ -47,6 +54,7 @@ pub(crate) struct Admin {
     pub(crate) returned: Returned,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) recaller: Recaller,
 }
 
 impl Admin {
@@ -131,6 +139,10 @@ impl Admin {
                 }
                 Err(refusal) => refusal,
             },
+            op::RECALL_NARROWED => match args::<InventoryArgs>(request.args) {
+                Ok(a) => self.recall(&Lifecycle::new(a.principal, a.lifecycle_uid)).await,
+                Err(refusal) => refusal,
+            },
             op::EVICT_PRINCIPAL => match args::<PrincipalArgs>(request.args) {
                 Ok(a) => self.evict_one(a.principal).await,
                 Err(refusal) => refusal,
@@ -172,6 +184,24 @@ impl Admin {
             return Reply::refused(Code::Invalid, why);
         }
         scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
+    }
+
+    /// Answers once nothing that the lifecycle's ACL row forbids can be handed out any more. A daemon
+    /// that does not serve any more cannot say so, because whoever serves now may hand off as well.
+    async fn recall(&self, member: &Lifecycle) -> Reply {
+        let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
+        match recalled.await {
+            Ok(Ok(())) if matches!(self.view.directory().acl(member), Acl::Absent) => {
+                Reply::refused(Code::NotProvisioned, "this lifecycle has no ACL row")
+            }
+            Ok(Ok(())) if self.rail.gate.is_open() => Reply::done(json!({})),
+            Ok(Err(error)) if !error.is_transient() => {
+                Reply::refused(Code::Unavailable, format!("the recall is not complete: {error}"))
+            }
+            Ok(_) | Err(_) => {
+                Reply::refused(Code::NotReady, "the recall is not complete yet; try again")
+            }
+        }
     }
 
     fn status(&self) -> Reply {

@@ -8,21 +8,32 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cotal_nats::js::ConsumerInfo;
 use cotal_nats::{Connection, Get, NatsError};
 use cotal_rules::directory::Acl;
 use cotal_wire::{Channel, Lifecycle, Space};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::gate::Gate;
-use crate::view::View;
+use crate::view::{Feed, View};
 
 /// Members whose ACL changed and that were not looked at yet; beyond it the view waits.
 const CHANGES: usize = 1_024;
 /// Between two attempts when the broker does not do it.
 const RETRY: Duration = Duration::from_secs(2);
+/// Copies of one member that are looked at, or deleted, at once.
+const AT_ONCE: usize = 64;
+/// How often a call that nobody answers is made again, with a pause that grows up to [`PAUSE`].
+const ATTEMPTS: u32 = 30;
+/// The longest pause between two such calls.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The shortest.
+const SHORT_PAUSE: Duration = Duration::from_millis(5);
 
 /// What the reader has judged and settled, in batches: a batch judged before an ACL changed may
 /// still be on its way.
@@ -35,14 +46,20 @@ pub(crate) struct Batches {
 /// The view's side: tells whose ACL changed.
 pub(crate) type Changes = mpsc::Sender<Lifecycle>;
 
-/// Takes copies back.
-pub(crate) struct Recall {
+/// Takes copies of one member back; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Recaller {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) gate: Gate,
     pub(crate) batches: watch::Receiver<Batches>,
-    changes: mpsc::Receiver<Lifecycle>,
+}
+
+/// Takes copies back whenever an ACL changed.
+pub(crate) struct Recall {
+    pub(crate) recaller: Recaller,
+    pub(crate) changes: mpsc::Receiver<Lifecycle>,
 }
 
 /// The channel between the view and the recall.
@@ -56,39 +73,23 @@ struct OnChannel {
 }
 
 impl Recall {
-    /// A recall that follows `changes`.
-    pub(crate) fn new(
-        space: &Space,
-        connection: &Connection,
-        view: &Arc<View>,
-        gate: &Gate,
-        batches: watch::Receiver<Batches>,
-        changes: mpsc::Receiver<Lifecycle>,
-    ) -> Self {
-        Self {
-            space: space.clone(),
-            connection: connection.clone(),
-            view: Arc::clone(view),
-            gate: gate.clone(),
-            batches,
-            changes,
-        }
-    }
-
     /// Recalls until told to stop. Begins with every lifecycle whose ACL was ever changed, because a
     /// daemon may have been away when it was.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let recaller = self.recaller;
         let mut open: HashSet<Lifecycle> =
-            self.view.directory().changed_acls().into_iter().collect();
+            recaller.view.directory().changed_acls().into_iter().collect();
         loop {
             for member in open.clone() {
                 let recalled = tokio::select! {
                     () = stop.cancelled() => return,
-                    recalled = self.recall(&member) => recalled,
+                    recalled = recaller.recall(&member) => recalled,
                 };
                 match recalled {
                     Ok(()) => drop(open.remove(&member)),
-                    Err(error) => warn!(space = %self.space, %error, "a recall is tried again"),
+                    Err(error) => {
+                        warn!(space = %recaller.space, %error, "a recall is tried again");
+                    }
                 }
             }
             tokio::select! {
@@ -101,40 +102,95 @@ impl Recall {
             }
         }
     }
+}
 
-    async fn recall(&mut self, member: &Lifecycle) -> Result<(), NatsError> {
-        let judged = self.batches.borrow().judged;
-        if self.batches.wait_for(|batches| batches.settled >= judged).await.is_err() {
+impl Recaller {
+    /// The same for an ACL row that was written just now and that the view may not have seen yet:
+    /// when this returns, no copy is left that the row forbids.
+    ///
+    /// # Errors
+    /// When the broker does not prove it; then some may be left.
+    pub(crate) async fn recall_current(&self, member: &Lifecycle) -> Result<(), NatsError> {
+        patiently(|| self.view.fresh(&[Feed::Acl])).await?;
+        self.recall(member).await
+    }
+
+    async fn recall(&self, member: &Lifecycle) -> Result<(), NatsError> {
+        let mut batches = self.batches.clone();
+        let judged = batches.borrow().judged;
+        if batches.wait_for(|batches| batches.settled >= judged).await.is_err() {
             return Err(NatsError::Closed);
         }
-        self.gate.open().await;
+        self.gate.clone().open().await;
+        let place = Place::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
-        let subject = self.space.dlv(member);
-        let mut next = self.ack_floor(member).await? + 1;
-        let mut taken = 0_u64;
-        loop {
-            let get = Get::NextBySubject { seq: next, subject: &subject };
-            let Some(copy) = self.connection.get_message(&stream, get).await? else { break };
-            if !self.may_keep(member, &copy.payload) {
-                self.gate.open().await;
-                self.connection.delete_message(&stream, copy.seq).await?;
-                taken += 1;
-            }
-            next = copy.seq + 1;
-        }
-        if taken > 0 {
-            info!(space = %self.space, member = %member.principal, taken, "copies were recalled");
+        // What is stored after this was judged by the ACL as it is now.
+        let last = patiently(|| self.connection.last_seq(&stream)).await?;
+        let unread = place.unread(&self.sweep(member, place.floor + 1, last).await?);
+        if unread > 0 {
+            info!(space = %self.space, member = %member.principal, unread, "copies were recalled");
         }
         Ok(())
     }
 
-    /// Everything at or below was acked. A consumer that is gone was deleted by a retirement: then
-    /// nothing was.
-    async fn ack_floor(&self, member: &Lifecycle) -> Result<u64, NatsError> {
-        let consumer = self.space.dlv_consumer(member);
-        match self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await {
-            Ok(info) => Ok(info.ack_floor.stream_seq),
-            Err(error) if error.is_absent() => Ok(0),
+    /// Takes what is forbidden out of a range of the stream, and tells which sequences. What is found
+    /// splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at: the
+    /// broker tells only the next copy after a sequence.
+    async fn sweep(&self, member: &Lifecycle, from: u64, to: u64) -> Result<Vec<u64>, NatsError> {
+        let subject = self.space.dlv(member);
+        let mut ranges = vec![(from, to)];
+        let mut looks = FuturesUnordered::new();
+        let mut taken = Vec::new();
+        loop {
+            while looks.len() < AT_ONCE
+                && let Some((from, to)) = ranges.pop()
+            {
+                if from <= to {
+                    looks.push(self.look(member, &subject, from, to));
+                }
+            }
+            let Some(look) = looks.next().await else { return Ok(taken) };
+            let Some(Found { seq, forbidden, to }) = look? else { continue };
+            taken.extend(forbidden.then_some(seq));
+            let rest = seq + 1;
+            if ranges.len() + looks.len() + 1 < AT_ONCE && rest < to {
+                let middle = rest + (to - rest) / 2;
+                ranges.extend([(middle + 1, to), (rest, middle)]);
+            } else {
+                ranges.push((rest, to));
+            }
+        }
+    }
+
+    /// Looks at the first copy of a range, and deletes it when it is forbidden.
+    async fn look(
+        &self,
+        member: &Lifecycle,
+        subject: &str,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<Found>, NatsError> {
+        let stream = self.space.dlv_stream();
+        let get = Get::NextBySubject { seq: from, subject };
+        let copy = patiently(|| self.connection.get_message(&stream, get)).await?;
+        let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
+        let forbidden = !self.may_keep(member, &copy.payload);
+        if forbidden {
+            patiently(|| async {
+                self.gate.clone().open().await;
+                self.connection.delete_message(&stream, copy.seq).await
+            })
+            .await?;
+        }
+        Ok(Some(Found { seq: copy.seq, forbidden, to }))
+    }
+
+    /// The member's consumer. One that is gone was deleted by a retirement.
+    async fn consumer(&self, member: &Lifecycle) -> Result<Option<ConsumerInfo>, NatsError> {
+        let (stream, consumer) = (self.space.dlv_stream(), self.space.dlv_consumer(member));
+        match patiently(|| self.connection.consumer_info(&stream, &consumer)).await {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -147,5 +203,85 @@ impl Recall {
             // A missing row does not prove that the owner is gone (RDR-8).
             Acl::Absent => true,
         }
+    }
+}
+
+/// A copy in a range that ends at `to`.
+struct Found {
+    seq: u64,
+    forbidden: bool,
+    to: u64,
+}
+
+/// How far a member had read when its recall began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    /// Everything at or below was acked.
+    floor: u64,
+    /// Everything beyond was never delivered.
+    delivered: u64,
+    /// How many in between were not acked; which, the broker does not say.
+    unacked: u64,
+}
+
+impl Place {
+    fn of(consumer: Option<&ConsumerInfo>) -> Self {
+        consumer.map_or_else(Self::default, |info| Self {
+            floor: info.ack_floor.stream_seq,
+            delivered: info.delivered.stream_seq,
+            unacked: info.num_ack_pending,
+        })
+    }
+
+    /// How many of `taken` the member had not acked, at most: exact unless it had acked some
+    /// forbidden copies above its ack floor and left others that it may keep.
+    fn unread(self, taken: &[u64]) -> u64 {
+        let beyond = taken.iter().filter(|&&seq| seq > self.delivered).count() as u64;
+        beyond + (taken.len() as u64 - beyond).min(self.unacked)
+    }
+}
+
+/// Makes a call again while nobody answers it: a push of the account's claims takes its JetStream API
+/// away for a moment, and a narrowing ends in one.
+async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, NatsError>
+where
+    F: Future<Output = Result<T, NatsError>>,
+{
+    let mut pause = SHORT_PAUSE;
+    for _ in 1..ATTEMPTS {
+        match call().await {
+            Err(NatsError::NoResponders { .. }) => tokio::time::sleep(pause).await,
+            answer => return answer,
+        }
+        pause = PAUSE.min(pause * 2);
+    }
+    call().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_acked_above_the_floor_is_not_counted() {
+        let place = Place { floor: 10, delivered: 40, unacked: 2 };
+        assert_eq!(place.unread(&[]), 0);
+        assert_eq!(place.unread(&[11]), 1);
+        assert_eq!(place.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
+        assert_eq!(place.unread(&[11, 12, 13, 41, 50]), 4);
+        assert_eq!(Place::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_answers_for_a_moment_is_made_again() {
+        let calls = std::cell::Cell::new(0);
+        let silent = || NatsError::NoResponders { subject: "x".to_owned() };
+        let call = || async {
+            calls.set(calls.get() + 1);
+            if calls.get() < 4 { Err(silent()) } else { Ok(calls.get()) }
+        };
+        assert_eq!(patiently(call).await.expect("an answer"), 4);
+        let other = patiently(|| async { Err::<(), _>(NatsError::Closed) }).await;
+        assert!(matches!(other, Err(NatsError::Closed)));
     }
 }

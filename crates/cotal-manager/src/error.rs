@@ -168,6 +168,20 @@ pub enum ManagerError {
         /// Why the scan proves nothing, if it was incomplete.
         note: String,
     },
+    /// An agent is narrowed, and the daemon has not proven that it took back what it had handed off.
+    #[error(
+        "{principal} may read less now and its old credential is revoked, but the daemon has not \
+         recalled what it had handed off. No new credential is published yet: run the same command \
+         again, it finishes this"
+    )]
+    NotRecalled {
+        /// Who.
+        principal: Principal,
+        /// Whether the daemon was asked and gave no answer in time.
+        timed_out: bool,
+        /// What asking met.
+        source: Box<ManagerError>,
+    },
     /// The registration gate is shut.
     #[error(
         "the registration gate of space {space} is frozen: {reason}. No agent is provisioned until \

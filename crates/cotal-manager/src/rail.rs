@@ -183,7 +183,7 @@ impl Rail {
 }
 
 /// An error with its cause, in one line.
-fn chain(error: &ManagerError) -> String {
+pub(crate) fn chain(error: &ManagerError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

@@ -131,6 +131,8 @@ pub mod op {
     pub const PRINCIPAL_LIVENESS: &str = "principalLiveness";
     /// A lifecycle's member rows.
     pub const LIFECYCLE_MEMBERSHIPS: &str = "lifecycleMemberships";
+    /// Take back every copy that a lifecycle's ACL row forbids (an addition of this project).
+    pub const RECALL_NARROWED: &str = "recallNarrowed";
     /// What the daemon counts (an addition of this project, see `docs/wire.md`).
     pub const DELIVERY_STATUS: &str = "deliveryStatus";
     /// The entries that wait in the trusted reader (an addition of this project).
@@ -214,7 +216,7 @@ pub struct Memberships {
     pub memberships: Vec<MembershipItem>,
 }
 
-/// Arguments of `lifecycleMemberships`.
+/// Arguments of `lifecycleMemberships` and `recallNarrowed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InventoryArgs {

@@ -34,7 +34,7 @@ use crate::members::{HalfJoined, Members};
 use crate::pulse::{Progress, Witness};
 use crate::rail::Rail;
 use crate::reader::{Reader, ReaderProgress};
-use crate::recall::{self, Batches, Recall};
+use crate::recall::{self, Batches, Recall, Recaller};
 use crate::registry::{self, Inventories, Registry, Turns};
 use crate::renewal::Renewal;
 use crate::retired::Remover;
@@ -261,14 +261,7 @@ impl Parts {
     fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken) {
         let taken = self.recall.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(changes) = taken else { return };
-        let recall = Recall::new(
-            &self.space,
-            &self.connection,
-            &self.view,
-            &self.gate,
-            self.batches.subscribe(),
-            changes,
-        );
+        let recall = Recall { recaller: self.recaller(), changes };
         let token = stop.clone();
         tasks.spawn(async move {
             recall.run(token).await;
@@ -406,6 +399,7 @@ impl Parts {
             returned: self.returned.clone(),
             renewal,
             keeper,
+            recaller: self.recaller(),
         };
         let failed = "a control rail failed";
         let token = stop.clone();
@@ -478,6 +472,16 @@ impl Parts {
         let started = Writer::start_while(&self.connection, options, move || gate.is_open()).await;
         let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
         Ok(writer)
+    }
+
+    fn recaller(&self) -> Recaller {
+        Recaller {
+            space: self.space.clone(),
+            connection: self.connection.clone(),
+            view: Arc::clone(&self.view),
+            gate: self.gate.clone(),
+            batches: self.batches.subscribe(),
+        }
     }
 
     fn remover(&self) -> Remover {

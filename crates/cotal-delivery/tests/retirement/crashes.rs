@@ -192,9 +192,14 @@ async fn a_narrowing_that_dies_within_a_step_is_finished_by_the_next_run() {
     let (mesh, _lane, alice, god) = start().await;
     let agents = agents(&mesh).await;
     let read = [ChannelPattern::parse(TEAM).expect("a pattern")];
-    for (n, text) in ["HPUB $KV.cotal_acl_main.", "cotal claims-pusher", "$SYS.REQ.CLAIMS.UPDATE"]
-        .into_iter()
-        .enumerate()
+    for (n, text) in [
+        "HPUB $KV.cotal_acl_main.",
+        "cotal claims-pusher",
+        "$SYS.REQ.CLAIMS.UPDATE",
+        "\"recallNarrowed\"",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let bob = Victim::join(&mesh, &format!("bob{n}")).await;
         bob.peer.join(SECRET).await;

@@ -1,6 +1,7 @@
 //! The end of a lifecycle while everything else runs (RDR-4 to RDR-7, INV-1 to INV-6, recall).
 
 mod crashes;
+mod narrowing;
 mod pages;
 mod races;
 

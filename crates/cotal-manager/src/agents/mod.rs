@@ -8,6 +8,7 @@
 
 mod known_key;
 mod name;
+mod narrow;
 mod pending;
 mod provisioning;
 mod retire;

@@ -1,4 +1,4 @@
-//! The end of a lifecycle, and the narrowing of one that goes on.
+//! The end of a lifecycle.
 //!
 //! Order: narrow the ACL row, so that the daemon refuses its joins and reads; revoke its key, so that
 //! it cannot come back; read its inventory; evict it, verified; delete what it left; bury it under a
@@ -10,19 +10,16 @@ use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, NatsError};
 use cotal_rules::cadence::RETIREMENT_WAIT_MS;
-use cotal_trust::{UserKey, mint_named};
 use cotal_wire::control::{Eviction, Inventory, op};
-use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, member_key};
-use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::AclRow;
-use cotal_wire::{Channel, ChannelPattern, ConnId, Lifecycle, Principal};
+use cotal_wire::{Channel, ConnId, Lifecycle, Principal};
 use cotal_workspace::files::{self, Privacy};
-use cotal_workspace::{Reservation, Secret, SecretStore as _, Segment};
+use cotal_workspace::{Reservation, SecretStore as _, Segment};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{AgentName, Agents, known_key, posts, provisioning};
+use super::{AgentName, Agents, known_key, provisioning};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::{Doing, ManagerError};
 use crate::rows::{Standing, bucket, standing_acl};
@@ -173,59 +170,6 @@ impl Agents {
         Ok(Retirement { agents: self, lifecycle, record, path, kicked: 0, _held: held })
     }
 
-    /// Takes channels from what an agent may read; it never adds any. The row goes first, so that
-    /// the daemon releases nothing more and recalls what it had handed off; then the credential is
-    /// minted anew under the same key, and the old one revoked, which ends its live subscriptions.
-    ///
-    /// # Errors
-    /// When the agent does not live, `read` covers more than before, or a step fails; running it
-    /// again continues.
-    pub async fn narrow(
-        &self,
-        name: &AgentName,
-        read: &[ChannelPattern],
-    ) -> Result<Principal, ManagerError> {
-        let principal = name.principal().clone();
-        let _held = provisioning::reserve(self, &principal)?;
-        if self.is_retiring(&principal) {
-            return Err(ManagerError::Retiring(principal));
-        }
-        let lifecycle = self.the_live_one(&principal, false).await?;
-        let creds = self.creds_of(&lifecycle)?;
-        let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
-        let rows = self.rows().await?;
-        let before = rows.rows.get(&lifecycle).map(|row| row.allow_subscribe.clone());
-        let before = before.unwrap_or_default();
-        if let Some(wider) = read.iter().find(|r| !before.iter().any(|b| b.covers_all_of(r))) {
-            return Err(ManagerError::Wider { principal, pattern: wider.clone() });
-        }
-        self.rewrite_acl(&lifecycle, false, |row| row.allow_subscribe = read.to_vec()).await?;
-        self.replace_credential(&lifecycle, read, &creds).await?;
-        Ok(principal)
-    }
-
-    async fn replace_credential(
-        &self,
-        lifecycle: &Lifecycle,
-        read: &[ChannelPattern],
-        old: &Creds,
-    ) -> Result<(), ManagerError> {
-        let revoked_at = unix_seconds().max(old.claims.issued_at);
-        let profile = Profile::Agent(AgentGrant {
-            lifecycle: lifecycle.clone(),
-            read: read.to_vec(),
-            post: posts(self.space(), &lifecycle.principal, old),
-            role: old.claims.role(),
-        });
-        let key = UserKey::from_seed(&Secret::new(old.seed.clone()))?;
-        // What was issued up to the revocation is refused; this one is issued after it.
-        let name = &old.claims.name;
-        let minted = mint_named(self.account(), &key, &profile, name, revoked_at + 1, None)?;
-        known_key::note(self, lifecycle, &old.claims.subject, revoked_at + 1)?;
-        self.store.put(&self.key(&lifecycle.principal), &minted.creds)?;
-        self.authority.revoke(&self.broker, &old.claims.subject, revoked_at).await
-    }
-
     fn retiring_path(&self, principal: &Principal) -> PathBuf {
         let dir = self.root.agents_dir(&Segment::from(self.space()));
         dir.join(format!("{principal}.retiring"))
@@ -238,7 +182,7 @@ impl Agents {
 
     /// The one incarnation that lives. One whose row is garbled beyond its history may live, so it
     /// counts where it is to be ended.
-    async fn the_live_one(
+    pub(super) async fn the_live_one(
         &self,
         principal: &Principal,
         garbled_too: bool,
@@ -293,7 +237,7 @@ impl Agents {
 
     /// Changes an ACL row by revision; a tombstone is final and stays as it is. Where the row is
     /// garbled beyond its history, `anew` lets one that reads nothing take its place.
-    async fn rewrite_acl(
+    pub(super) async fn rewrite_acl(
         &self,
         lifecycle: &Lifecycle,
         anew: bool,

@@ -64,8 +64,10 @@ struct AddArgs {
 /// Takes channels from what an agent may read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The daemon releases nothing more of what was taken, and recalls what it had handed off and the
-agent has not acknowledged. The agent's credential file is replaced and its old one revoked.
+The old credential is revoked, and the daemon takes back what it had handed off of what was taken
+and the agent has not acknowledged. Only then is the agent's credential file replaced. Without a
+daemon it waits 15 s and ends with code 7 (5 when the daemon gives no answer in time): the rest
+stands, nobody can read as the agent, and the same command run again finishes it.
 
 Example:
   cotal agent narrow bob --read team.backend")]

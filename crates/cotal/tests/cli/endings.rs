@@ -81,6 +81,53 @@ fn a_narrowing_takes_channels_away_and_never_gives_any() {
     assert_eq!(read(&site), json!([]));
 }
 
+/// A member that has one unread copy of a channel, and the daemon that handed it off.
+fn with_an_unread_copy() -> (Site, u32) {
+    let site = Site::up();
+    site.run(&BOB).ok();
+    site.run(&["agent", "add", "alice", "--post", "team.>"]).ok();
+    site.run(&["join", "team.a", "--as", "bob"]).ok();
+    site.run(&["post", "team.a", "secret", "--as", "alice"]).ok();
+    wait_until("the copy", || {
+        site.json(&["status", "--json"]).to_string().contains("\"delivered\":1")
+    });
+    let daemon = site.daemon();
+    (site, daemon)
+}
+
+const NARROW: [&str; 5] = ["agent", "narrow", "bob", "--read", "team.b"];
+
+/// What stands at once is that nobody can read as the agent; the credential comes with the recall.
+#[test]
+fn rdr_12_a_narrowing_without_a_daemon_ends_with_7_and_the_same_command_finishes_it() {
+    let (site, daemon) = with_an_unread_copy();
+    signal(daemon, Signal::TERM);
+    wait_until("the daemon's end", || !is_alive(daemon));
+    let creds = "main/agents/local.bob.creds";
+    let before = site.read(creds);
+    let run = site.run(&NARROW).ends(7).says("No new credential is published yet");
+    run.says("run the same command again");
+    assert_eq!(site.read(creds), before);
+    assert_eq!(site.json(&["agent", "list", "--json"])[1]["read"], json!(["team.b"]));
+    site.run(&["inbox", "--as", "bob"]).ends(3);
+
+    site.run(&["up", "--detach"]).ok();
+    site.run(&NARROW).ok().says("local.bob is narrowed");
+    assert_ne!(site.read(creds), before);
+    assert_eq!(site.run(&["inbox", "--as", "bob"]).ok().out, "");
+}
+
+#[test]
+fn a_narrowing_that_the_daemon_does_not_answer_ends_with_5() {
+    let (site, daemon) = with_an_unread_copy();
+    signal(daemon, Signal::STOP);
+    let run = site.run(&NARROW);
+    signal(daemon, Signal::CONT);
+    run.ends(5).says("run the same command again");
+    site.run(&NARROW).ok();
+    assert_eq!(site.run(&["inbox", "--as", "bob"]).ok().out, "");
+}
+
 #[test]
 fn up_puts_a_garbled_channel_row_back() {
     let site = Site::up();
