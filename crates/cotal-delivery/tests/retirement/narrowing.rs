@@ -86,17 +86,16 @@ async fn rdr_12_a_narrowing_waits_for_a_hand_off_that_is_under_way() {
     alice.post(SECRET, "secret", &[]).await;
     proxy.stalled().await;
 
-    let agents = agents(&mesh).await;
-    let meanwhile = async {
-        asked.next().await.expect("it asks for a recall");
-        assert_eq!(credential(&mesh), old, "no new credential is published yet");
-        assert!(is_refused(&mesh, &old).await, "the old credential still works");
-        proxy.heal();
-    };
-    let bob_name = name("bob");
-    let read = team();
-    let (narrowed, ()) = tokio::join!(agents.narrow(&bob_name, &read), meanwhile);
-    narrowed.expect("a narrowing");
+    let (agents, who, read) = (agents(&mesh).await, name("bob"), team());
+    let mut narrowing = Box::pin(agents.narrow(&who, &read));
+    tokio::select! {
+        ended = &mut narrowing => panic!("a hand-off is under way, and yet: {ended:?}"),
+        request = asked.next() => drop(request.expect("it asks for a recall")),
+    }
+    assert_eq!(credential(&mesh), old, "no new credential is published yet");
+    assert!(is_refused(&mesh, &old).await, "the old credential still works");
+    proxy.heal();
+    narrowing.await.expect("a narrowing");
     assert_eq!(held(&god, &bob).await, [""; 0]);
     let narrowed = Peer::connect(mesh.url(), &credential(&mesh)).await;
     handed_off(&god).await;
