@@ -38,6 +38,12 @@ impl Caps {
             }
         }
     }
+
+    /// Takes off what a recall deleted before the member was given it.
+    pub(crate) fn recalled(&self, member: &Lifecycle, undelivered: u64) {
+        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        meter.recalled(member, undelivered);
+    }
 }
 
 /// Reads how much members have left unread, when it could be too much.

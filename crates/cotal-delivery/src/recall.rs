@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::js::ConsumerInfo;
+use cotal_nats::js::{ConsumerInfo, Deleted};
 use cotal_nats::{Connection, Get, NatsError};
 use cotal_rules::directory::Acl;
 use cotal_wire::{Channel, Lifecycle, Space};
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::caps::Caps;
 use crate::gate::Gate;
 use crate::view::{Feed, View};
 
@@ -54,6 +55,7 @@ pub(crate) struct Recaller {
     pub(crate) view: Arc<View>,
     pub(crate) gate: Gate,
     pub(crate) batches: watch::Receiver<Batches>,
+    pub(crate) caps: Caps,
 }
 
 /// Takes copies back whenever an ACL changed.
@@ -126,19 +128,25 @@ impl Recaller {
         let stream = self.space.dlv_stream();
         // What is stored after this was judged by the ACL as it is now.
         let last = patiently(|| self.connection.last_seq(&stream)).await?;
-        let unread = place.unread(&self.sweep(member, place.floor + 1, last).await?);
+        let taken = self.sweep(member, place, last).await?;
+        let unread = place.unread(&taken);
         if unread > 0 {
             info!(space = %self.space, member = %member.principal, unread, "copies were recalled");
         }
         Ok(())
     }
 
-    /// Takes what is forbidden out of a range of the stream, and tells which sequences. What is found
+    /// Takes what is forbidden out of the stream up to `last`, and tells which sequences. What is found
     /// splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at: the
     /// broker tells only the next copy after a sequence.
-    async fn sweep(&self, member: &Lifecycle, from: u64, to: u64) -> Result<Vec<u64>, NatsError> {
+    async fn sweep(
+        &self,
+        member: &Lifecycle,
+        place: Place,
+        last: u64,
+    ) -> Result<Vec<u64>, NatsError> {
         let subject = self.space.dlv(member);
-        let mut ranges = vec![(from, to)];
+        let mut ranges = vec![(place.floor + 1, last)];
         let mut looks = FuturesUnordered::new();
         let mut taken = Vec::new();
         loop {
@@ -150,8 +158,11 @@ impl Recaller {
                 }
             }
             let Some(look) = looks.next().await else { return Ok(taken) };
-            let Some(Found { seq, forbidden, to }) = look? else { continue };
-            taken.extend(forbidden.then_some(seq));
+            let Some(Found { seq, taken: gone, to }) = look? else { continue };
+            if gone {
+                taken.push(seq);
+                self.caps.recalled(member, u64::from(seq > place.delivered));
+            }
             let rest = seq + 1;
             if ranges.len() + looks.len() + 1 < AT_ONCE && rest < to {
                 let middle = rest + (to - rest) / 2;
@@ -174,15 +185,15 @@ impl Recaller {
         let get = Get::NextBySubject { seq: from, subject };
         let copy = patiently(|| self.connection.get_message(&stream, get)).await?;
         let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
-        let forbidden = !self.may_keep(member, &copy.payload);
-        if forbidden {
-            patiently(|| async {
-                self.gate.clone().open().await;
-                self.connection.delete_message(&stream, copy.seq).await
-            })
-            .await?;
+        if self.may_keep(member, &copy.payload) {
+            return Ok(Some(Found { seq: copy.seq, taken: false, to }));
         }
-        Ok(Some(Found { seq: copy.seq, forbidden, to }))
+        let deleted = patiently(|| async {
+            self.gate.clone().open().await;
+            self.connection.delete_message(&stream, copy.seq).await
+        });
+        let taken = deleted.await? == Deleted::Deleted;
+        Ok(Some(Found { seq: copy.seq, taken, to }))
     }
 
     /// The member's consumer. One that is gone was deleted by a retirement.
@@ -209,7 +220,8 @@ impl Recaller {
 /// A copy in a range that ends at `to`.
 struct Found {
     seq: u64,
-    forbidden: bool,
+    /// Whether this look deleted it.
+    taken: bool,
     to: u64,
 }
 

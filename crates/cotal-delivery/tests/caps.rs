@@ -1,10 +1,13 @@
 //! The store's cap: an unread copy that it takes is a miss that is seen (`wire.md` §3).
 
+use cotal_manager::{AgentName, Agents};
 use cotal_testkit::{God, Mesh, Supervisor, eventually, logged};
+use cotal_wire::ChannelPattern;
 use cotal_wire::control::DeliveryStatus;
 use cotal_wire::names::{FANOUT, READER};
 
 const TEAM: &str = "team.backend";
+const SECRET: &str = "team.secret";
 
 async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
     let of = |status: &DeliveryStatus| {
@@ -53,6 +56,33 @@ async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     god.wait_until_settled(FANOUT).await;
     god.wait_until_settled(READER).await;
     missed_by(&supervisor, "away", 200).await;
+}
+
+/// Some of what a recall takes the member was given and has not acked, some it was never given.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cap_counts_nothing_that_a_recall_took() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let (god, supervisor) = (God::of(&mesh).await, Supervisor::of(&mesh).await);
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let away = mesh.peer("away", &["team.>"], &[]).await;
+    for channel in [TEAM, SECRET] {
+        away.join(channel).await;
+    }
+    alice.post_many(SECRET, "s", 800).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    let given = away.take(100).await;
+    for above_the_floor in given.into_iter().skip(50) {
+        above_the_floor.ack_confirmed().await.expect("an ack");
+    }
+    let agents = Agents::connect(mesh.root(), mesh.space(), &mesh.address()).await;
+    let (who, read) = (AgentName::parse("away"), ChannelPattern::parse(TEAM));
+    let narrowed = agents.expect("the supervisor").narrow(&who.unwrap(), &[read.unwrap()]).await;
+    narrowed.expect("a narrowing");
+
+    alice.post_many(TEAM, "t", 1_050).await;
+    missed_by(&supervisor, "away", 50).await;
 }
 
 /// A burst that the first check meets when it is over already.

@@ -18,8 +18,8 @@
 //!   check, and without what was counted until then; that takes for granted that a stored copy is
 //!   counted before the next check. A member that never moved needs no such proof.
 //!
-//! Copies that a recall deletes are the exception: the meter is not told, so they count as held
-//! until a look at the member, when it has moved, finds room.
+//! Copies that a recall deletes are not missed. The meter is told of those that were never delivered;
+//! the broker ends the others as if they were acked, which a look shows.
 
 use cotal_wire::Lifecycle;
 use cotal_wire::limits::PER_SUBJECT;
@@ -81,6 +81,8 @@ impl Place {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Fill {
+    /// Copies counted so far.
+    stored: u64,
     /// What the member holds unread at most, were there no cap.
     at_most: u64,
     /// What it holds unread at least, were there no cap: misses are read off it. Below zero when it
@@ -101,8 +103,11 @@ struct Fill {
 
 /// A moment in the count of one member's copies, taken before its unread count is read: what is
 /// stored after it may be in that count, or may not.
-#[derive(Debug, Clone, Copy)]
-pub struct Mark(u64);
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mark {
+    stored: u64,
+    at_most: u64,
+}
 
 /// Misses by member, in one store.
 #[derive(Debug, Default)]
@@ -132,8 +137,18 @@ impl OverflowMeter {
         let unseen = if self.seeded { 0 } else { PER_SUBJECT };
         let fill = Fill { at_most: unseen, known: self.seeded, ..Fill::default() };
         let fill = self.members.entry_ref(member).or_insert(fill);
+        fill.stored += 1;
         fill.at_most += 1;
         fill.at_least += 1;
+    }
+
+    /// Takes off what a recall deleted and the member was never given; all of it is counted.
+    pub fn recalled(&mut self, member: &Lifecycle, undelivered: u64) {
+        if let Some(fill) = self.members.get_mut(member) {
+            fill.at_most = fill.at_most.saturating_sub(undelivered);
+            fill.at_least = fill.at_least.saturating_sub_unsigned(undelivered);
+            fill.proven = fill.proven.map(|held| held.saturating_sub_unsigned(undelivered));
+        }
     }
 
     /// Whether the member could be full, or was never looked at, so that its unread count must be
@@ -158,7 +173,8 @@ impl OverflowMeter {
     /// Begins a check; what it gives belongs to the unread count that is read next.
     #[must_use]
     pub fn mark(&self, member: &Lifecycle) -> Mark {
-        Mark(self.members.get(member).map_or(0, |fill| fill.at_most))
+        let mark = |fill: &Fill| Mark { stored: fill.stored, at_most: fill.at_most };
+        self.members.get(member).map_or_else(Mark::default, mark)
     }
 
     /// Takes a look that was taken after `mark`.
@@ -166,8 +182,8 @@ impl OverflowMeter {
         let fill = self.members.entry_ref(member).or_default();
         let stood = fill.place.replace(look.place).unwrap_or(Place::START);
         let silent = fill.known && stood == look.place;
-        let unread = if silent { mark.0 } else { look.unread }.min(PER_SUBJECT);
-        let since = fill.at_most.saturating_sub(mark.0);
+        let unread = if silent { mark.at_most } else { look.unread }.min(PER_SUBJECT);
+        let since = fill.stored.saturating_sub(mark.stored);
         let counted = fill.at_least.saturating_sub_unsigned(since);
         let proven = fill.proven.unwrap_or(counted).max(counted);
         let left = proven.saturating_sub_unsigned(look.place.acked_since(stood));
@@ -179,7 +195,8 @@ impl OverflowMeter {
         fill.at_least = kept.saturating_add_unsigned(since);
         let exact = silent && proven == counted;
         fill.proven = (!exact).then(|| seen.saturating_sub_unsigned(since));
-        fill.at_most = if fill.known { (fill.at_most - missed).min(upper) } else { upper };
+        let known = fill.at_most.saturating_sub(missed).min(upper);
+        fill.at_most = if fill.known { known } else { upper };
         fill.known = true;
         fill.total += missed;
         let before = fill.episode;
@@ -345,6 +362,26 @@ mod tests {
         (0..15).for_each(|_| meter.stored(&bob));
         check(&mut meter, &bob, look(5_000, 1_000));
         assert_eq!(total(&meter), 5, "from then on each is counted");
+    }
+
+    /// Those that it was given, and did not ack, end as if it had acked them.
+    #[test]
+    fn what_a_recall_takes_is_not_missed() {
+        let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
+        meter.all_seeded();
+        (0..800).for_each(|_| meter.stored(&bob));
+        let given = Place { delivered: 100, acked: 0, outstanding: 100 };
+        assert_eq!(check(&mut meter, &bob, Look { unread: 800, place: given }), Overflow::Quiet);
+        let mark = meter.mark(&bob);
+        meter.recalled(&bob, 700);
+        let ended = Place { outstanding: 0, ..given };
+        (0..900).for_each(|_| meter.stored(&bob));
+        let look = Look { unread: 900, place: ended };
+        assert_eq!(meter.checked(&bob, mark, look), Overflow::Quiet);
+        assert!(!meter.is_unsettled(&bob), "nothing is left to judge");
+        (0..105).for_each(|_| meter.stored(&bob));
+        let full = Look { unread: 1_000, place: ended };
+        assert_eq!(check(&mut meter, &bob, full), Overflow::Began { missed: 5 });
     }
 
     /// The end of an episode is seen when the check that found the misses found room, too.

@@ -206,16 +206,17 @@ impl Parts {
             book,
             rows: Rows::default(),
             remover: self.remover(),
-            caps,
+            caps: caps.clone(),
             losing: HashSet::new(),
             beat: self.alive.beat("the retrier"),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
-        self.start_recall(tasks, stop);
+        let recaller = self.recaller(caps);
+        self.start_recall(tasks, stop, recaller.clone());
         self.start_witness(tasks, stop);
         let renewal = self.start_renewal(tasks, stop, renewed);
-        self.start_rails(tasks, stop, inbox, renewal, half_joined).await?;
+        self.start_rails(tasks, stop, inbox, (renewal, recaller), half_joined).await?;
         Ok(())
     }
 
@@ -258,10 +259,10 @@ impl Parts {
         });
     }
 
-    fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken) {
+    fn start_recall(&self, tasks: &mut Tasks, stop: &CancellationToken, recaller: Recaller) {
         let taken = self.recall.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(changes) = taken else { return };
-        let recall = Recall { recaller: self.recaller(), changes };
+        let recall = Recall { recaller, changes };
         let token = stop.clone();
         tasks.spawn(async move {
             recall.run(token).await;
@@ -364,7 +365,7 @@ impl Parts {
         tasks: &mut Tasks,
         stop: &CancellationToken,
         writer: Writer,
-        renewal: Arc<Renewal>,
+        (renewal, recaller): (Arc<Renewal>, Recaller),
         half_joined: Vec<HalfJoined>,
     ) -> Result<(), LaneError> {
         let rail = Rail {
@@ -399,7 +400,7 @@ impl Parts {
             returned: self.returned.clone(),
             renewal,
             keeper,
-            recaller: self.recaller(),
+            recaller,
         };
         let failed = "a control rail failed";
         let token = stop.clone();
@@ -474,13 +475,14 @@ impl Parts {
         Ok(writer)
     }
 
-    fn recaller(&self) -> Recaller {
+    fn recaller(&self, caps: Caps) -> Recaller {
         Recaller {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
             gate: self.gate.clone(),
             batches: self.batches.subscribe(),
+            caps,
         }
     }
 
