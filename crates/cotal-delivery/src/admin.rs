@@ -186,8 +186,8 @@ impl Admin {
         scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
     }
 
-    /// Answers once nothing that the lifecycle's ACL row forbids can be handed out any more. A daemon
-    /// that does not serve any more cannot say so, because whoever serves now may hand off as well.
+    /// Answers once nothing that the lifecycle's ACL row forbids can be handed out any more. A
+    /// daemon that does not serve any more cannot say so, because whoever serves now hands off too.
     async fn recall(&self, member: &Lifecycle) -> Reply {
         let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
         match recalled.await {

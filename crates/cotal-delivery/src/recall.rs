@@ -136,9 +136,9 @@ impl Recaller {
         Ok(())
     }
 
-    /// Takes what is forbidden out of the stream up to `last`, and tells which sequences. What is found
-    /// splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at: the
-    /// broker tells only the next copy after a sequence.
+    /// Takes what is forbidden out of the stream up to `last`, and tells which sequences. What is
+    /// found splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at:
+    /// the broker tells only the next copy after a sequence.
     async fn sweep(
         &self,
         member: &Lifecycle,
@@ -253,8 +253,8 @@ impl Place {
     }
 }
 
-/// Makes a call again while nobody answers it: a push of the account's claims takes its JetStream API
-/// away for a moment, and a narrowing ends in one.
+/// Makes a call again while nobody answers it: a push of the account's claims takes its JetStream
+/// API away for a moment, and every narrowing makes one.
 async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, NatsError>
 where
     F: Future<Output = Result<T, NatsError>>,

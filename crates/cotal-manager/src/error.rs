@@ -168,7 +168,7 @@ pub enum ManagerError {
         /// Why the scan proves nothing, if it was incomplete.
         note: String,
     },
-    /// An agent is narrowed, and the daemon has not proven that it took back what it had handed off.
+    /// An agent is narrowed, and the daemon has not proven that it took back what it handed off.
     #[error(
         "{principal} may read less now and its old credential is revoked, but the daemon has not \
          recalled what it had handed off. No new credential is published yet: run the same command \

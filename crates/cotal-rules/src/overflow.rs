@@ -18,8 +18,8 @@
 //!   check, and without what was counted until then; that takes for granted that a stored copy is
 //!   counted before the next check. A member that never moved needs no such proof.
 //!
-//! Copies that a recall deletes are not missed. The meter is told of those that were never delivered;
-//! the broker ends the others as if they were acked, which a look shows.
+//! Copies that a recall deletes are not missed. The meter is told of those that were never
+//! delivered; the broker ends the others as if they were acked, which a look shows.
 
 use cotal_wire::Lifecycle;
 use cotal_wire::limits::PER_SUBJECT;

@@ -2,9 +2,9 @@
 //!
 //! Order: write the narrowed ACL row, so that the daemon releases nothing more of what was taken;
 //! revoke the old credential, which ends its connections; have the daemon recall what it had handed
-//! off; only then publish a new credential. So from the revocation on nobody can read for the agent,
-//! and whoever reads later finds nothing that was taken away. No step is recorded, because each may
-//! be repeated: running it again does all of them.
+//! off; only then publish a new credential. So from the revocation on nobody can read for the
+//! agent, and whoever reads later finds nothing that was taken away. No step is recorded, because
+//! each may be repeated: running it again does all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +36,8 @@ impl Agents {
     ///
     /// # Errors
     /// When the agent does not live, `read` covers more than before, or a step fails; running it
-    /// again continues. [`ManagerError::NotRecalled`] when only the recall and what follows it is not
-    /// done.
+    /// again continues. [`ManagerError::NotRecalled`] when only the recall and what follows it is
+    /// not done.
     pub async fn narrow(
         &self,
         name: &AgentName,
@@ -57,7 +57,7 @@ impl Agents {
         if let Some(wider) = read.iter().find(|r| !before.iter().any(|b| b.covers_all_of(r))) {
             return Err(ManagerError::Wider { principal, pattern: wider.clone() });
         }
-        // Signed before anything is changed: a credential that does not fit must not end the old one.
+        // Signed before anything is changed: one that does not fit must not end the old one.
         let revoked_at = unix_seconds().max(creds.claims.issued_at);
         let minted = self.mint_narrowed(&lifecycle, read, &creds, revoked_at + 1)?;
         self.rewrite_acl(&lifecycle, false, |row| row.allow_subscribe = read.to_vec()).await?;
