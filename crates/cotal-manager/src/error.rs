@@ -177,8 +177,6 @@ pub enum ManagerError {
     NotRecalled {
         /// Who.
         principal: Principal,
-        /// Whether the daemon was asked and gave no answer in time.
-        timed_out: bool,
         /// What asking met.
         source: Box<ManagerError>,
     },

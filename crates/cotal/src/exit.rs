@@ -144,7 +144,6 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::NoSuchAgent(_) | ManagerError::KeyUnknown(_) => Some(Exit::Absent),
         ManagerError::RailSilent { timed_out: true, .. } => Some(Exit::TimedOut),
         ManagerError::RailSilent { .. } => Some(Exit::NotServing),
-        ManagerError::NotRecalled { timed_out: true, .. } => Some(Exit::TimedOut),
         ManagerError::NotRecalled { source, .. } => of_manager(source),
         ManagerError::BrokerGone(_) => Some(Exit::Unreachable),
         ManagerError::Retiring(_)

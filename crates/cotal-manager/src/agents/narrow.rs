@@ -92,9 +92,8 @@ impl Agents {
     async fn recall(&self, lifecycle: &Lifecycle) -> Result<(), ManagerError> {
         let rail = Arc::new(self.rail());
         let args = json!({ "principal": lifecycle.principal, "lifecycleUid": lifecycle.uid });
-        let not_recalled = |timed_out: bool, source: ManagerError| ManagerError::NotRecalled {
+        let not_recalled = |source: ManagerError| ManagerError::NotRecalled {
             principal: lifecycle.principal.clone(),
-            timed_out,
             source: Box::new(source),
         };
         let mut asked = JoinSet::new();
@@ -116,11 +115,11 @@ impl Agents {
             match answer {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_silence() => last = crate::rail::chain(&error),
-                Err(error) => return Err(not_recalled(false, error)),
+                Err(error) => return Err(not_recalled(error)),
             }
         }
         let (space, op) = (self.space().clone(), op::RECALL_NARROWED.to_owned());
-        let silent = ManagerError::RailSilent { space, op, last };
-        Err(not_recalled(!asked.is_empty(), silent))
+        let timed_out = !asked.is_empty();
+        Err(not_recalled(ManagerError::RailSilent { space, op, last, timed_out }))
     }
 }
