@@ -14,8 +14,8 @@ use cotal_wire::envelope::{self, PostHead};
 use cotal_wire::rows::DeliveryClass;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
-use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use futures_util::{Stream, StreamExt as _};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -145,15 +145,26 @@ impl Fanout {
                 }
             }
         }
+        self.wind_up(ready, checking, under_way).await;
+        Ok(())
+    }
+
+    /// Takes nothing more, settles what is under way, and returns the rest.
+    async fn wind_up(
+        mut self,
+        mut ready: VecDeque<Routable>,
+        mut checking: impl Stream<Item = (Vec<Routable>, bool)> + Unpin,
+        mut under_way: impl Stream<Item = Routed> + Unpin,
+    ) {
+        let mut left = self.intake.end().await;
         while let Some((posts, _)) = checking.next().await {
             ready.extend(posts);
         }
-        self.give_back(ready).await;
+        left.add(ready.into_iter().map(|post| post.delivery));
         while let Some(routed) = under_way.next().await {
             self.settle(routed).await;
         }
-        self.intake.give_back(&self.gate).await;
-        Ok(())
+        self.intake.give_back(left, &self.gate).await;
     }
 
     fn check(
@@ -163,15 +174,6 @@ impl Fanout {
     ) -> impl Future<Output = (Vec<Routable>, bool)> + use<> {
         let (gate, view) = (self.gate.clone(), Arc::clone(&self.view));
         check(gate, view, self.space.clone(), posts, stop.clone())
-    }
-
-    async fn give_back(&self, posts: VecDeque<Routable>) {
-        if !self.gate.is_open() {
-            return;
-        }
-        for post in posts {
-            log_failure(&self.space, "return a post", post.delivery.nak(None).await);
-        }
     }
 
     async fn read_all(&mut self, batch: Vec<Delivery>) -> Vec<Routable> {

@@ -1,7 +1,9 @@
 //! Taking messages from a durable consumer, also when somebody deletes it under the daemon.
 
 use cotal_nats::js::ConsumerAction;
-use cotal_nats::{Connection, Delivery, Gather, NatsError, PullConsumer, PullError, PullOptions};
+use cotal_nats::{
+    Connection, Delivery, Gather, Left, NatsError, PullConsumer, PullError, PullOptions,
+};
 use cotal_wire::Space;
 use cotal_wire::streams::ConsumerConfig;
 use std::time::Duration;
@@ -95,16 +97,20 @@ impl Intake {
         }
     }
 
-    /// Ends the pulls and returns what was not worked on, so that the daemon that serves next gets it
-    /// at once. A lane that no longer serves leaves it alone: the next daemon may be at work on it.
-    pub(crate) async fn give_back(self, gate: &Gate) {
-        let left = self.pull.end().await;
-        if !gate.is_open() {
-            return;
-        }
-        for delivery in self.held.into_iter().chain(left) {
-            log_failure(&self.space, "return a message", delivery.nak(None).await);
-        }
+    /// Ends the pulls and hands out what they still gave. It comes before anything is given back: the
+    /// broker would give that to a pull which is still open, and then again behind what is newer.
+    pub(crate) async fn end(&mut self) -> Left {
+        let mut left = self.pull.leave().await;
+        left.add(self.held.drain(..));
+        left
+    }
+
+    /// Returns what was not worked on, so that the daemon that serves next gets it at once and in order.
+    /// It is confirmed, because that one pulls as soon as the lease is released. A lane that no longer
+    /// serves leaves it alone: the next daemon may be at work on it.
+    pub(crate) async fn give_back(&self, left: Left, gate: &Gate) {
+        let given_back = left.give_back(|| gate.is_open()).await;
+        log_failure(&self.space, "return what was left", given_back);
     }
 
     /// Whether the consumer is there again, and bound.

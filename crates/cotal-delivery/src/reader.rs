@@ -19,8 +19,8 @@ use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
+use futures_util::{Stream, StreamExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -143,6 +143,7 @@ impl Reader {
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         let mut checking = FuturesOrdered::new();
         let mut under_way = FuturesOrdered::new();
+        let mut untouched = Vec::new();
         let mut look = tokio::time::interval(evicted::LOOK_EVERY);
         loop {
             let batches = checking.len() + under_way.len();
@@ -166,7 +167,7 @@ impl Reader {
                         continue;
                     }
                     (batch, false) => {
-                        self.give_back(batch).await;
+                        untouched.extend(batch.entries);
                         break;
                     }
                 },
@@ -197,17 +198,32 @@ impl Reader {
             let batch = Batch { entries: self.read_all(batch).await, last, pending };
             checking.push_back(self.check(batch, &stop));
         }
+        self.wind_up(untouched, checking, under_way).await;
+        Ok(())
+    }
+
+    /// Takes nothing more, settles what is under way, and returns the rest.
+    async fn wind_up(
+        mut self,
+        mut untouched: Vec<Read>,
+        mut checking: impl Stream<Item = (Batch, bool)> + Unpin,
+        mut under_way: impl Stream<Item = HandOff> + Unpin,
+    ) {
+        let mut left = self.intake.end().await;
         while let Some((batch, _)) = checking.next().await {
-            self.give_back(batch).await;
+            untouched.extend(batch.entries);
         }
+        left.add(untouched.into_iter().map(|read| read.delivery));
         while let Some(done) = under_way.next().await {
             self.settle(done, false).await;
         }
+        self.intake.give_back(left, &self.gate).await;
         while let Some(Ok(booked)) = self.bookings.join_next().await {
             self.booked(booked).await;
         }
-        self.intake.give_back(&self.gate).await;
-        Ok(())
+        while let Some(Ok(removed)) = self.removals.join_next().await {
+            self.removed(removed).await;
+        }
     }
 
     fn check(
@@ -230,16 +246,6 @@ impl Reader {
                 self.batches.send_modify(|batches| batches.settled += 1);
                 None
             }
-        }
-    }
-
-    /// Returns a batch that was not worked on.
-    async fn give_back(&self, batch: Batch) {
-        if !self.gate.is_open() {
-            return;
-        }
-        for read in batch.entries {
-            log_failure(&self.space, "return an entry", read.delivery.nak(None).await);
         }
     }
 

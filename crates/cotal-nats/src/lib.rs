@@ -34,7 +34,7 @@ pub use error::{ApiError, ConnectError, Denial, NatsError, Operation};
 pub use event::{ConnEvent, ConnState, Phase};
 pub use js::{ConsumerConfig, Get, PubAck, StoredMessage, StreamConfig};
 pub use kv::{Bucket, Entry, EntryOperation, Key};
-pub use pull::{Delivery, Gather, PullConsumer, PullError, PullOptions};
+pub use pull::{Delivery, Gather, Left, PullConsumer, PullError, PullOptions};
 pub use request::Subscription;
 pub use watch::{RemovalReason, Watch, WatchEvent, WatchOptions};
 pub use writer::{BatchError, Engine, Outgoing, Ticket, WriteError, Writer, WriterOptions};

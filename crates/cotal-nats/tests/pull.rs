@@ -68,6 +68,31 @@ async fn what_is_given_back_at_the_end_comes_again_in_its_order() {
     }
 }
 
+/// More was given back than the next reader takes, and it leaves while the rest streams in.
+#[tokio::test]
+async fn whoever_leaves_gives_back_in_order_what_others_gave_back_before() {
+    let broker = Broker::open();
+    let connection = broker.connect().await;
+    stream(&connection, json!({})).await;
+    fill(&connection, 2_000).await;
+    let mut read = 0;
+    for batch in [1_000, 100, 500, 10, 2_000] {
+        let mut pull = consumer(&connection, PullOptions { batch, ..quick() }).await;
+        let taken = pull.next_batch(8, SOON).await.expect("messages");
+        let mut left = pull.leave().await;
+        let mut taken = taken.into_iter();
+        let first = taken.next().expect("a message");
+        read += 1;
+        assert_eq!(first.stream_seq, read);
+        first.ack_confirmed().await.expect("acked");
+        left.add(taken);
+        left.give_back(|| true).await.expect("given back");
+    }
+    let mut pull = consumer(&connection, quick()).await;
+    let rest = usize::try_from(2_000 - read).expect("a count");
+    assert_eq!(drain(&mut pull, rest).await, (read + 1..=2_000).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn an_idle_pull_outlives_its_requests_and_hears_heartbeats() {
     let broker = Broker::open();

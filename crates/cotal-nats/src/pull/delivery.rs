@@ -89,6 +89,10 @@ impl Delivery {
         headers::get(self.headers.as_ref(), headers::MSG_ID)
     }
 
+    pub(super) fn reply(&self) -> &Subject {
+        &self.reply
+    }
+
     /// One header.
     pub fn header(&self, name: &'static str) -> Option<&str> {
         headers::get(self.headers.as_ref(), name)

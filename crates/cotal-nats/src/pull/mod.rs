@@ -4,6 +4,7 @@
 //! a slow reader holds back the broker and not its own memory.
 
 mod delivery;
+mod leave;
 mod requests;
 
 use std::time::Duration;
@@ -13,10 +14,12 @@ use tokio::time::{Instant, timeout};
 
 pub(crate) use delivery::AckInfo;
 pub use delivery::Delivery;
+pub use leave::Left;
 pub(crate) use requests::{Incoming, PullRequests};
 
 use crate::connection::Connection;
 use crate::error::NatsError;
+use leave::Newest;
 
 /// How to pull.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +111,7 @@ impl PullError {
     }
 }
 
-/// How long the end of a subscription may take to be seen.
+/// How long the end of the pulls may take to be seen.
 const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A pull consumer bound by name.
@@ -118,6 +121,7 @@ pub struct PullConsumer {
     requests: PullRequests,
     /// Taken and not yet handed out, so that a cancelled call loses nothing.
     taken: Vec<Delivery>,
+    newest: Newest,
     /// Until when more is waited for, once something is taken.
     gather_until: Option<Instant>,
 }
@@ -131,7 +135,13 @@ impl PullConsumer {
         options: PullOptions,
     ) -> Result<Self, PullError> {
         let requests = PullRequests::open(connection, stream, consumer, options).await?;
-        Ok(Self { connection: connection.clone(), requests, taken: Vec::new(), gather_until: None })
+        Ok(Self {
+            connection: connection.clone(),
+            requests,
+            taken: Vec::new(),
+            newest: Newest::default(),
+            gather_until: None,
+        })
     }
 
     /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty
@@ -223,7 +233,8 @@ impl PullConsumer {
     }
 
     /// Ends the pulls and hands out what had arrived and was not asked for yet, so that its owner can
-    /// return it at once instead of letting it wait for the ack wait.
+    /// return it at once instead of letting it wait for the ack wait. What is on its way just then can be
+    /// lost; whoever is the consumer's only reader [leaves](Self::leave) it instead.
     pub async fn end(mut self) -> Vec<Delivery> {
         let mut left = std::mem::take(&mut self.taken);
         // Draining keeps what is in flight until the broker has seen the end of the subscription.
@@ -244,7 +255,9 @@ impl PullConsumer {
         let _ = self.requests.inbox.unsubscribe().await;
     }
 
-    fn own(&self, message: async_nats::Message) -> Result<Delivery, PullError> {
-        Ok(Delivery::new(&self.connection, message)?)
+    fn own(&mut self, message: async_nats::Message) -> Result<Delivery, PullError> {
+        let delivery = Delivery::new(&self.connection, message)?;
+        self.newest.note(&delivery);
+        Ok(delivery)
     }
 }

@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;
 use crate::headers;
+use crate::js::ConsumerInfo;
 use crate::request::{denial_of, is_publish};
 
 /// What arrived on the inbox.
@@ -72,6 +73,10 @@ impl PullRequests {
             pending: 0,
             postponed: None,
         })
+    }
+
+    pub(crate) fn stream(&self) -> &str {
+        &self.stream
     }
 
     pub(crate) fn consumer(&self) -> &str {
@@ -164,9 +169,36 @@ impl PullRequests {
     /// consumer. Otherwise the first message that is given back goes to one of them, and from there
     /// behind all others.
     pub(crate) async fn forgotten(&self, within: Duration) {
-        let asked = self.connection.consumer_info(&self.stream, &self.consumer);
         // Without an answer only the order suffers.
-        let _ = tokio::time::timeout(within, asked).await;
+        let _ = tokio::time::timeout(within, self.info()).await;
+    }
+
+    pub(crate) async fn info(&self) -> Result<ConsumerInfo, NatsError> {
+        self.connection.consumer_info(&self.stream, &self.consumer).await
+    }
+
+    pub(crate) fn options(&self) -> PullOptions {
+        self.options
+    }
+
+    /// Asks for as many messages more as are at hand. If there are fewer, the broker says so at once, and
+    /// behind everything that it delivered before.
+    pub(crate) async fn probe(&mut self, most: usize) -> Result<(), NatsError> {
+        let (to, reply) = (self.next_subject.clone(), self.inbox_subject.clone());
+        let body = format!("{{\"batch\":{most},\"no_wait\":true}}").into();
+        self.connection.publish_with_reply(to, reply, None, body).await?;
+        self.pending += most;
+        Ok(())
+    }
+
+    /// As many messages that were asked for do not come.
+    pub(crate) fn refused(&mut self, count: usize) {
+        self.pending = self.pending.saturating_sub(count);
+    }
+
+    /// Whether everything that was asked for has come.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.pending == 0
     }
 
     fn body(&self, batch: usize) -> Bytes {
