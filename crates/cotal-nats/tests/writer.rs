@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 const ENGINES: [Engine; 2] = [Engine::FastIngest, Engine::Pipelined];
 
+/// Messages that may go onto the wire between two looks whether they may.
+const PER_LOOK: usize = 16;
+
 fn batch(range: std::ops::Range<usize>) -> Vec<Outgoing> {
     range
         .map(|n| {
@@ -140,10 +143,10 @@ async fn a_batch_that_the_broker_forgot_is_begun_anew_and_as_fast() {
     let mut reports = reports(&connection).await;
     let mut ends = connection.subscribe("ends.>", None).await.expect("an ear");
     connection.flush().await.expect("both ears are known");
-    // Only the first look lets messages go: 256 of them, as many as the broker reports at once.
+    // The first looks let messages go: 256 of them, as many as the broker reports at once.
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&looks);
-    let may_write = move || counted.fetch_add(1, Ordering::SeqCst) != 1;
+    let may_write = move || counted.fetch_add(1, Ordering::SeqCst) != 256 / PER_LOOK;
     let options = WriterOptions { max_in_flight: 256, ..WriterOptions::new(Engine::FastIngest) };
     let (writer, _task) =
         Writer::start_while(&connection, options, may_write).await.expect("a writer");
@@ -305,5 +308,30 @@ async fn what_may_not_be_written_any_more_is_withheld() {
         writer.write(batch(200..300)).await.expect("confirmed");
         let all: Vec<_> = (0..100).chain(200..300).collect();
         assert_eq!(bodies(&connection).await, all, "{engine:?}");
+    }
+}
+
+/// A process that is paused while a burst goes out finds its lease gone when it wakes up: the rest of the
+/// burst stays.
+#[tokio::test]
+async fn a_burst_ends_where_it_may_not_be_written_any_more() {
+    for engine in ENGINES {
+        let broker = Broker::open();
+        let connection = setup(&broker).await;
+        let looks = AtomicUsize::new(0);
+        let may_write = move || looks.fetch_add(1, Ordering::SeqCst) < 3;
+        let options =
+            WriterOptions { ack_timeout: Duration::from_millis(300), ..WriterOptions::new(engine) };
+        let started = Writer::start_while(&connection, options, may_write).await;
+        let (writer, _task) = started.expect("a writer");
+        let ticket = writer.submit(batch(0..1_000)).await.expect("submitted");
+        let failed = ticket.await.expect_err("withheld").failed;
+        let written = 3 * PER_LOOK;
+        assert!(
+            failed.len() >= 1_000 - written,
+            "{engine:?}: {} of the burst stayed",
+            failed.len()
+        );
+        assert_eq!(bodies(&connection).await, (0..written).collect::<Vec<_>>(), "{engine:?}");
     }
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -102,13 +103,19 @@ impl DaemonProcess {
         self.child.id().expect("a running daemon")
     }
 
-    /// Sends a signal.
+    /// Sends a signal, and waits for the stop that SIGSTOP asks for: on a busy machine some threads run
+    /// on for a while after the signal is sent, and what reaches the daemon then is still served.
     ///
     /// # Panics
     /// When it has ended.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).expect("a pid");
-        kill_process(Pid::from_raw(pid).expect("a pid"), signal).expect("a delivered signal");
+        let pid = Pid::from_raw(pid).expect("a pid");
+        kill_process(pid, signal).expect("a delivered signal");
+        if signal == Signal::STOP {
+            let reports = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            retry_on_intr(|| waitid(WaitId::Pid(pid), reports)).expect("a stopped daemon");
+        }
     }
 
     /// Ends it with SIGKILL and waits until it is gone.

@@ -79,7 +79,9 @@ impl Registry {
             (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
                 kv.update(key, value, revision).await
             }
-            (Expect::Absent, None) => kv.create(key, value).await,
+            // Not as a creation, which would write once more over a marker that it meets: by then the
+            // process may have been paused. A conflict begins the change anew instead.
+            (Expect::Absent, None) => kv.update(key, value, 0).await,
         };
         Ok(written?)
     }

@@ -30,6 +30,9 @@ const TICK: Duration = Duration::from_millis(250);
 const HOLD: Duration = Duration::from_millis(250);
 /// How long nobody may serve the subject before that is believed.
 const NO_RESPONDERS_PATIENCE: Duration = Duration::from_secs(5);
+/// Messages that go onto the wire between two questions whether they still may. A process can be paused
+/// between any two, and each question costs a look at a lock and at the clock.
+const ASK_EVERY: usize = 16;
 /// Answers handled between two looks at the queue.
 const DRAIN: usize = 512;
 
@@ -205,7 +208,16 @@ impl Actor {
         if in_flight > 0 && self.is_trickle() {
             return Ok(());
         }
+        let mut unasked = 0;
         while !self.queue.is_empty() && in_flight < self.options.max_in_flight {
+            if unasked == ASK_EVERY {
+                if !(self.may_write)() {
+                    self.withhold();
+                    return Ok(());
+                }
+                unasked = 0;
+            }
+            unasked += 1;
             let fast = self.use_fast();
             let Some(mut entry) = self.queue.pop_front() else {
                 return Ok(());

@@ -183,8 +183,10 @@ impl Writer {
         Self::start_while(connection, options, || true).await
     }
 
-    /// The same, for as long as `may_write` says yes: it is asked before messages go onto the wire, be
-    /// it for the first time or again, and what it withholds fails ([`NatsError::Withheld`]).
+    /// The same, for as long as `may_write` says yes: it is asked before every few messages that go onto
+    /// the wire, be it for the first time or again, and what it withholds fails
+    /// ([`NatsError::Withheld`]). What it let pass can wait in the client's own queue, so a process that
+    /// is paused just then still says that much when it wakes up.
     pub async fn start_while(
         connection: &Connection,
         options: WriterOptions,

@@ -170,6 +170,17 @@ async fn ask(peer: &Peer, op: &str, args: Value) -> Value {
     serde_json::from_slice(&reply).expect("a reply")
 }
 
+/// Asks to join, and listens to no answer.
+async fn begin_join(peer: &Peer) {
+    let subject = peer.space.ctl(DELIVERY, peer.principal());
+    let from = json!({ "id": peer.principal(), "name": peer.principal().actor() });
+    let body = json!({ "op": "durableJoin", "args": { "channel": TEAM }, "from": from });
+    let reply = format!("{subject}.reply.0123456789abcdef");
+    let body = body.to_string().into();
+    let sent = peer.connection.publish_with_reply(subject, reply, None, body).await;
+    sent.expect("a request");
+}
+
 async fn inventory(mesh: &Mesh, member: &Lifecycle) -> Vec<Channel> {
     let manager = Supervisor::of(mesh).await;
     let args = json!({ "principal": member.principal, "lifecycleUid": member.uid });
@@ -259,21 +270,44 @@ async fn inv_3_a_daemon_that_wakes_up_after_its_lease_went_to_another_changes_no
 async fn inv_3_a_join_that_was_about_to_write_its_row_writes_none_for_a_retired_lifecycle() {
     let mut stage = Stage::start().await;
     let bob = stage.mesh.peer("bob", &["team.>"], &[]).await;
-    let joining = async {
-        let subject = bob.space.ctl(DELIVERY, bob.principal());
-        let from = json!({ "id": bob.principal(), "name": "bob" });
-        let body = json!({ "op": "durableJoin", "args": { "channel": TEAM }, "from": from });
-        let reply = format!("{subject}.reply.0123456789abcdef");
-        let sent = bob.connection.publish_with_reply(subject, reply, None, body.to_string().into());
-        sent.await.expect("a request");
-    };
     let reads_acl = format!("{{\"last_by_subj\":\"$KV.cotal_acl_main.{}", bob.lifecycle.dotted());
-    stage.pause_after_it_said(&reads_acl, joining).await;
+    stage.pause_after_it_said(&reads_acl, begin_join(&bob)).await;
     let _successor = stage.succeed().await;
     retire(&stage.mesh, "bob").await;
     stage.wake().await;
     assert!(stage.god.member(TEAM, &bob.lifecycle).await.is_none());
     stage.goes_on(&[]).await;
+}
+
+/// Its row had met another's marker, and it was about to write over that. The pause is shorter than the
+/// patience of its requests, so that it does get its answer when it wakes up.
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_3_a_join_that_met_a_marker_does_not_write_over_it_after_its_lease() {
+    let mut stage = Stage::start().await;
+    let bob = stage.mesh.peer("bob", &["team.>"], &[]).await;
+    let key = member_key(&Channel::parse(TEAM).unwrap(), &bob.lifecycle);
+    let reads_acl = format!("{{\"last_by_subj\":\"$KV.cotal_acl_main.{}", bob.lifecycle.dotted());
+    stage.proxy.deafen_at(&reads_acl);
+    begin_join(&bob).await;
+    stage.proxy.deafened().await;
+    // It has found no row, and its own is refused because of this marker.
+    stage.god.kv(Bucket::Members).delete(&key, None).await.expect("a marker");
+    let leases = stage.god.kv(Bucket::Delivery);
+    let lease = leases.get(LEASE_KEY).await.expect("the lease bucket").expect("a lease");
+    let mut row = LeaseRow::parse(lease.live().expect("a lease")).expect("a lease");
+    row.incarnation.push_str("-next");
+    let looks_again = format!("{{\"last_by_subj\":\"$KV.cotal_members_main.{key}");
+    stage.pause_after_it_said(&looks_again, async { stage.proxy.heal() }).await;
+    stage.god.wait_for_a_free_lease().await;
+    let row = serde_json::to_vec(&row).expect("JSON");
+    leases.put(LEASE_KEY, row.into()).await.expect("the next one's lease");
+    stage.proxy.record();
+    stage.holder.signal(Signal::CONT);
+    assert_eq!(stage.holder.ended().await, Some(8), "{}", stage.holder.log());
+    for (subject, body) in stage.proxy.published() {
+        assert!(changes_nothing(&subject, &body), "it said {subject}: {body}");
+    }
+    assert!(stage.god.member(TEAM, &bob.lifecycle).await.is_none());
 }
 
 /// Between the row and the second look at the ACL: the successor takes that look, before it goes on
