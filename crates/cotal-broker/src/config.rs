@@ -8,6 +8,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How long a client may take to present its credential, in seconds. The broker's own 2 s reject good
+/// clients on a machine that is busy; a connection that presents nothing costs no more than a socket.
+const AUTH_TIMEOUT: u32 = 10;
+
 /// The configuration of one server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -213,6 +217,9 @@ fn render_jwt(jwt: &Jwt, out: &mut Writer) {
     out.bare("allow_delete", false);
     out.string("interval", "2m");
     out.close();
+    out.open("authorization");
+    out.bare("timeout", AUTH_TIMEOUT);
+    out.close();
     if !jwt.preload.is_empty() {
         out.open("resolver_preload");
         for (account, token) in &jwt.preload {
@@ -364,6 +371,9 @@ resolver {
   dir: \"/srv/accounts\"
   allow_delete: false
   interval: \"2m\"
+}
+authorization {
+  timeout: 10
 }
 resolver_preload {
   \"ASYS\": \"eyJs\"

@@ -7,7 +7,7 @@ use cotal_testkit::{God, Mesh, Peer, eventually};
 use cotal_wire::Channel;
 use cotal_wire::control::JoinShortfall;
 use cotal_wire::names::{FANOUT, READER};
-use cotal_wire::rows::{MemberRow, MemberState};
+use cotal_wire::rows::MemberRow;
 use serde_json::json;
 
 const TEAM: &str = "team.backend";
@@ -19,21 +19,6 @@ async fn start() -> (Mesh, Lane, Peer, Peer, God) {
     let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
     let god = God::of(&mesh).await;
     (mesh, lane, alice, bob, god)
-}
-
-fn half_joined(peer: &Peer) -> MemberRow {
-    MemberRow {
-        channel: Channel::parse(TEAM).expect("a channel"),
-        owner: peer.principal().clone(),
-        lifecycle_uid: peer.lifecycle.uid,
-        state: MemberState::LiveConfirmed,
-        join_cursor: 0,
-        leave_cursor: None,
-        generation: 1,
-        activated: false,
-        writer_identity: "a daemon that died".into(),
-        updated_at: 1,
-    }
 }
 
 /// Fan-out refused or passed over these posts before the row was written; catch-up meets them
@@ -57,7 +42,7 @@ async fn fan_6_a_catch_up_copies_no_forgery_and_no_own_post() {
     bob.post(TEAM, "own", &[]).await;
     alice.post(TEAM, "good", &[]).await;
     god.wait_until_settled(FANOUT).await;
-    god.put_member(&half_joined(&bob)).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
 
     assert!(bob.join(TEAM).await.durable);
     assert_eq!(bob.receive(1).await, ["good"]);
@@ -74,7 +59,7 @@ async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
     alice.post_many(TEAM, "window", 600).await;
     god.wait_until_settled(FANOUT).await;
     occupy_reader(&god).await;
-    god.put_member(&half_joined(&bob)).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
     let subject = alice.space.chat(alice.principal(), &Channel::parse(TEAM).expect("a channel"));
     let evicting = async {
         // The first page of the window is copied; the next waits for the reader.
@@ -108,7 +93,7 @@ async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
         let first = god.connection.stream_state("CHAT_main").await.expect("CHAT").first_seq;
         assert_eq!(first == 1, full, "CHAT begins at {first}");
         god.wait_until_settled(FANOUT).await;
-        god.put_member(&MemberRow { join_cursor: 3, ..half_joined(&bob) }).await;
+        god.put_member(&MemberRow { join_cursor: 3, ..bob.half_joined(TEAM, 0) }).await;
         let joined = bob.join(TEAM).await;
         assert_eq!((joined.durable, joined.reason), (false, Some(JoinShortfall::Evicted)));
         let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
@@ -147,7 +132,7 @@ async fn mem_7_a_catch_up_that_is_not_confirmed_is_no_durable_join() {
     god.wait_for_entries(5).await;
     god.wait_until_settled(FANOUT).await;
     god.refuse_writes("INBOX_main").await;
-    god.put_member(&half_joined(&bob)).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
     let args = json!({ "channel": TEAM });
     let refused = bob.control("delivery", "durableJoin", args).await.expect("a reply");
     assert!(!refused.ok, "{refused:?}");

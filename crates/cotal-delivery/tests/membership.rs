@@ -10,7 +10,7 @@ use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually};
 use cotal_wire::control::{Code, JoinShortfall, Reply};
 use cotal_wire::envelope::parse_entry;
 use cotal_wire::names::{Bucket, DEFAULTS_KEY, DELIVERY, FANOUT, READER, member_key};
-use cotal_wire::rows::{DeliveryClass, MemberRow, MemberState};
+use cotal_wire::rows::{DeliveryClass, MemberRow};
 use cotal_wire::{Channel, Lifecycle};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -295,21 +295,6 @@ async fn mem_6_fan_1_no_rejoin_costs_a_post_of_an_earlier_membership() {
     assert_eq!(bob.receive(5).await, ["m0", "m1", "m2", "m3", "m4"]);
 }
 
-fn half_joined(peer: &Peer, join_cursor: u64) -> MemberRow {
-    MemberRow {
-        channel: Channel::parse(TEAM).expect("a channel"),
-        owner: peer.principal().clone(),
-        lifecycle_uid: peer.lifecycle.uid,
-        state: MemberState::LiveConfirmed,
-        join_cursor,
-        leave_cursor: None,
-        generation: 1,
-        activated: false,
-        writer_identity: "a daemon that died".into(),
-        updated_at: 1,
-    }
-}
-
 /// A daemon died between the row and its activation: the next one copies the window, more than one
 /// page of it, and nothing from before.
 #[tokio::test(flavor = "multi_thread")]
@@ -326,7 +311,7 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     god.wait_until_settled(FANOUT).await;
     drop(lane);
     god.free_lease().await;
-    god.put_member(&half_joined(&bob, 1)).await;
+    god.put_member(&bob.half_joined(TEAM, 1)).await;
 
     let _next = mesh.lane().await;
     wait_for_row(&god, &bob.lifecycle, "an activated row", |row| row.activated).await;
@@ -346,7 +331,7 @@ async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
     god.wait_until_settled(FANOUT).await;
     drop(lane);
     god.free_lease().await;
-    god.put_member(&half_joined(&bob, 0)).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
     alice.post_many(TEAM, "later", 450).await;
 
     let _next = mesh.lane().await;
@@ -364,10 +349,10 @@ async fn mem_7_fan_7_a_join_is_not_resumed_on_a_channel_that_became_live() {
     god.wait_until_settled(FANOUT).await;
     drop(lane);
     god.free_lease().await;
-    god.put_member(&half_joined(&bob, 0)).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
     let other = MemberRow {
         channel: Channel::parse("team.z").expect("a channel"),
-        ..half_joined(&carol, 0)
+        ..carol.half_joined(TEAM, 0)
     };
     god.put_member(&other).await;
     mesh.set_class(TEAM, DeliveryClass::Live).await;
@@ -394,7 +379,7 @@ async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {
     god.wait_until_settled(FANOUT).await;
     drop(lane);
     god.free_lease().await;
-    god.put_member(&half_joined(&bob, 1)).await;
+    god.put_member(&bob.half_joined(TEAM, 1)).await;
     alice.post_many(TEAM, "m", 1_010).await;
 
     let _next = mesh.lane().await;
@@ -411,7 +396,7 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     alice.post_many(TEAM, "m", 1_010).await;
     god.wait_until_settled(FANOUT).await;
-    god.put_member(&half_joined(&bob, 5)).await;
+    god.put_member(&bob.half_joined(TEAM, 5)).await;
     let joined = bob.join(TEAM).await;
     assert!(!joined.durable);
     assert_eq!(joined.reason, Some(JoinShortfall::Evicted));
@@ -431,7 +416,7 @@ async fn mem_7_a_full_but_whole_window_is_durable() {
     let (mesh, _lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     alice.post_many(TEAM, "m", 1_000).await;
-    god.put_member(&half_joined(&bob, 1)).await;
+    god.put_member(&bob.half_joined(TEAM, 1)).await;
     let joined = bob.join(TEAM).await;
     assert!(joined.durable, "{joined:?}");
     let got: BTreeSet<_> = bob.take(999).await.iter().map(seq_of).collect();
@@ -444,7 +429,7 @@ async fn mem_1_a_garbled_member_row_is_no_row_and_no_absence_and_is_written_back
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
     let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
-    let foreign = serde_json::to_string(&MemberRow { generation: 7, ..half_joined(&alice, 0) });
+    let foreign = serde_json::to_string(&MemberRow { generation: 7, ..alice.half_joined(TEAM, 0) });
     let garbage = ["", "{}", r#"{"stream":"CHAT_main","seq":1}"#, &foreign.expect("JSON")];
     for (n, text) in garbage.iter().enumerate() {
         let id = format!("m{n}");

@@ -8,6 +8,7 @@ use cotal_nats::{
 };
 use cotal_wire::control::{Joined, Left, Reply};
 use cotal_wire::names::{DELIVERY, reply_to};
+use cotal_wire::rows::{MemberRow, MemberState};
 use cotal_wire::{Channel, Lifecycle, Principal, Space, creds};
 use serde_json::{Value, json};
 
@@ -26,6 +27,25 @@ pub struct Peer {
 const QUIET: Duration = Duration::from_millis(700);
 
 impl Peer {
+    /// The row of a join that a daemon left half done, as of its first generation.
+    ///
+    /// # Panics
+    /// When `channel` is none.
+    pub fn half_joined(&self, channel: &str, join_cursor: u64) -> MemberRow {
+        MemberRow {
+            channel: Channel::parse(channel).expect("a channel"),
+            owner: self.principal().clone(),
+            lifecycle_uid: self.lifecycle.uid,
+            state: MemberState::LiveConfirmed,
+            join_cursor,
+            leave_cursor: None,
+            generation: 1,
+            activated: false,
+            writer_identity: "a daemon that died".into(),
+            updated_at: 1,
+        }
+    }
+
     /// Connects with a creds file's text.
     ///
     /// # Panics

@@ -132,7 +132,9 @@ fn lif_6_up_waits_for_a_daemon_that_finds_its_broker_again() {
     let daemon = site.daemon();
     // A paused one takes as long to be back as the test wants.
     signal(daemon, Signal::STOP);
-    signal(site.broker(), Signal::KILL);
+    let broker = site.broker();
+    signal(broker, Signal::KILL);
+    wait_until("the broker's end", || !is_alive(broker));
     let mut up = site.command(&["up", "--detach"]);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
