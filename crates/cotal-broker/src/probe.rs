@@ -53,7 +53,7 @@ pub enum ProbeError {
         url: String,
     },
     /// Nothing listens there.
-    #[error("no broker answers at {url}: is it running?")]
+    #[error("no broker answers at {url}")]
     Unreachable {
         /// The URL.
         url: String,

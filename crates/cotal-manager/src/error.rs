@@ -213,7 +213,7 @@ pub enum ManagerError {
     /// The daemon did not answer for the whole wait.
     #[error(
         "the delivery daemon of space {space} did not answer {op} on ctl.delivery-admin within \
-         the whole wait ({last}); is it running? (`cotal status`)"
+         the whole wait ({last}): `cotal status` tells whether it runs"
     )]
     RailSilent {
         /// The space.
