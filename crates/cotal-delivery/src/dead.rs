@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
-use cotal_rules::authorize::{self, Verdict};
+use cotal_rules::authorize::{self, DenyReason, Verdict};
 use cotal_rules::waiting;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::{Lifecycle, Principal, Space};
+use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -126,6 +127,8 @@ pub(crate) struct Retrier {
     pub(crate) caps: Caps,
     /// Members whose parked entries are being lost, as told.
     pub(crate) losing: HashSet<Principal>,
+    /// Held for reading from a verdict until its hand-off is confirmed.
+    pub(crate) handing_off: Arc<RwLock<()>>,
     pub(crate) beat: Beat,
 }
 
@@ -291,11 +294,18 @@ impl Retrier {
             return self.lost(known).await;
         };
         let member = known.row.member();
-        let verdict = {
-            let directory = self.view.directory();
-            let InboxEntry { channel, seq, reason, generation, .. } = &entry;
-            authorize::verdict(&member, channel, *seq, *reason, *generation, &directory)
-        };
+        // A recall waits until whoever was judged before it is handed off.
+        let handing_off = Arc::clone(&self.handing_off);
+        let _held = handing_off.read().await;
+        let mut verdict = self.judge(&member, &entry);
+        if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
+            self.view.learn(&entry.channel, &member).await?;
+            verdict = self.judge(&member, &entry);
+        }
+        // The process may have been paused since the view was current; then another one decides.
+        if !self.gate.is_open() {
+            return Ok(());
+        }
         match verdict {
             Verdict::Release => match self.hand_off(&known.row, &entry, &stored).await {
                 Ok(()) => {
@@ -331,6 +341,12 @@ impl Retrier {
         }
     }
 
+    fn judge(&self, member: &Lifecycle, entry: &InboxEntry) -> Verdict {
+        let directory = self.view.directory();
+        let InboxEntry { channel, seq, reason, generation, .. } = entry;
+        authorize::verdict(member, channel, *seq, *reason, *generation, &directory)
+    }
+
     fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {
         self.space.parse_dinbox(&stored.subject) == Some(row.member())
     }
@@ -356,6 +372,9 @@ impl Retrier {
     }
 
     async fn close(&mut self, known: Known) -> Result<(), NatsError> {
+        if !self.gate.is_open() {
+            return Ok(());
+        }
         self.book.kv.delete(&dead_key(known.row.seq), Some(known.revision)).await?;
         self.rows.parked.remove(&known.row.seq);
         Ok(())
@@ -385,6 +404,9 @@ impl Retrier {
         reason: DeadReason,
         now_over: bool,
     ) -> Result<(), NatsError> {
+        if !self.gate.is_open() {
+            return Ok(());
+        }
         let Known { mut row, revision } = known;
         let now = now_ms();
         row.attempts += 1;

@@ -156,7 +156,7 @@ impl Fanout {
         mut checking: impl Stream<Item = (Vec<Routable>, bool)> + Unpin,
         mut under_way: impl Stream<Item = Routed> + Unpin,
     ) {
-        let mut left = self.intake.end().await;
+        let mut left = self.intake.end(&self.gate).await;
         while let Some((posts, _)) = checking.next().await {
             ready.extend(posts);
         }

@@ -99,8 +99,8 @@ impl Intake {
 
     /// Ends the pulls and hands out what they still gave. It comes before anything is given back: the
     /// broker would give that to a pull which is still open, and then again behind what is newer.
-    pub(crate) async fn end(&mut self) -> Left {
-        let mut left = self.pull.leave().await;
+    pub(crate) async fn end(&mut self, gate: &Gate) -> Left {
+        let mut left = self.pull.leave(|| gate.is_open()).await;
         left.add(self.held.drain(..));
         left
     }

@@ -73,6 +73,11 @@ impl ReaderProgress {
         Self { taken, idle: false }
     }
 
+    /// Whether every entry up to `mark` was taken, whatever is said of a consumer that had none left.
+    pub(crate) fn took(&self, mark: u64) -> bool {
+        self.taken >= mark
+    }
+
     /// Whether what stood in INBOX at `mark` has been dealt with.
     pub(crate) fn reached(&self, mark: u64) -> bool {
         self.idle || self.taken >= mark
@@ -209,7 +214,7 @@ impl Reader {
         mut checking: impl Stream<Item = (Batch, bool)> + Unpin,
         mut under_way: impl Stream<Item = HandOff> + Unpin,
     ) {
-        let mut left = self.intake.end().await;
+        let mut left = self.intake.end(&self.gate).await;
         while let Some((batch, _)) = checking.next().await {
             untouched.extend(batch.entries);
         }

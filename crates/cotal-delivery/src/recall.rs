@@ -15,7 +15,7 @@ use cotal_wire::{Channel, Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{RwLock, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -55,6 +55,8 @@ pub(crate) struct Recaller {
     pub(crate) view: Arc<View>,
     pub(crate) gate: Gate,
     pub(crate) batches: watch::Receiver<Batches>,
+    /// Held for reading by whoever hands off without counting it in `batches`.
+    pub(crate) handing_off: Arc<RwLock<()>>,
     pub(crate) caps: Caps,
 }
 
@@ -123,6 +125,7 @@ impl Recaller {
         if batches.wait_for(|batches| batches.settled >= judged).await.is_err() {
             return Err(NatsError::Closed);
         }
+        drop(self.handing_off.write().await);
         self.gate.clone().open().await;
         let place = Place::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();

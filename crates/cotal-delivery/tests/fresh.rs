@@ -4,7 +4,10 @@
 //! That a decision waits is told by the log after five seconds, which is the event that these tests
 //! wait for.
 
+use std::time::Duration;
+
 use cotal_delivery::Lane;
+use cotal_nats::{PullConsumer, PullOptions};
 use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
 use cotal_wire::Channel;
 use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, dead_key};
@@ -172,4 +175,32 @@ fn parked(peer: &Peer, chat_seq: u64) -> DeadRow {
         first_at: 1,
         next_at: 1,
     }
+}
+
+/// Whose a parked entry is, is told by the rows of its time: a daemon that was not there reads them.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_10_a_parked_entry_of_an_earlier_membership_outlives_a_rejoin_and_a_restart() {
+    let (mesh, lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    let seq = alice.post(TEAM, "m", &[]).await.seq;
+    god.wait_for_entries(1).await;
+    bob.leave(TEAM, 1).await;
+    assert_eq!(bob.join(TEAM).await.generation, 2);
+    drop(lane);
+    god.free_lease().await;
+    god.resume(READER).await;
+    let mut pull =
+        PullConsumer::open(&god.connection, "INBOX_main", READER, PullOptions::default())
+            .await
+            .expect("the reader's consumer");
+    let entry = pull.next_batch(1, Duration::from_secs(10)).await.expect("a pull").remove(0);
+    pull.close().await;
+    entry.ack_confirmed().await.expect("an ack");
+    let row = serde_json::to_vec(&parked(&bob, seq)).expect("JSON");
+    god.kv(Bucket::Dead).put(&dead_key(1), row.into()).await.expect("a parked row");
+
+    let _next = mesh.lane().await;
+    assert_eq!(bob.receive(1).await, ["m"]);
 }

@@ -11,7 +11,7 @@ use cotal_rules::watchdog::Windows;
 use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{RwLock, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -79,6 +79,7 @@ pub(super) struct Parts {
     counters: Arc<Counters>,
     progress: Arc<watch::Sender<ReaderProgress>>,
     batches: Arc<watch::Sender<Batches>>,
+    handing_off: Arc<RwLock<()>>,
     returned: Returned,
     joins: Joins,
     recall: Mutex<Option<mpsc::Receiver<Lifecycle>>>,
@@ -116,6 +117,7 @@ impl Parts {
             incarnation,
             alive,
             batches: Arc::default(),
+            handing_off: Arc::default(),
             returned: Returned::default(),
             joins: Joins::default(),
             recall: Mutex::new(Some(recall)),
@@ -208,6 +210,7 @@ impl Parts {
             remover: self.remover(),
             caps: caps.clone(),
             losing: HashSet::new(),
+            handing_off: Arc::clone(&self.handing_off),
             beat: self.alive.beat("the retrier"),
         };
         let token = stop.clone();
@@ -482,6 +485,7 @@ impl Parts {
             view: Arc::clone(&self.view),
             gate: self.gate.clone(),
             batches: self.batches.subscribe(),
+            handing_off: Arc::clone(&self.handing_off),
             caps,
         }
     }

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use cotal_nats::NatsError;
+use cotal_nats::{Bucket, NatsError, WatchEvent};
 use cotal_wire::control::Code;
 use cotal_wire::limits::HISTORY;
-use cotal_wire::names::{FANOUT, READER};
-use cotal_wire::rows::MemberRow;
+use cotal_wire::names::{self, FANOUT, READER, parse_dead_key};
+use cotal_wire::rows::{DeadRow, DeadState, MemberRow};
 use cotal_wire::{Channel, Lifecycle};
 use tokio::time::{sleep, timeout};
 
@@ -23,6 +23,8 @@ const ROWS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The broker tells nobody how far a consumer has come.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Between two looks at what is parked: each reads the dead bucket.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Registry {
     /// Waits until every closed row that the next membership would push out has served its purpose.
@@ -41,7 +43,7 @@ impl Registry {
         let Some(last) = closed.max() else {
             return Ok(());
         };
-        match timeout(PATIENCE, self.worked_off(last)).await {
+        match timeout(PATIENCE, self.worked_off(channel, member, last)).await {
             Ok(done) => Ok(done?),
             Err(_) => {
                 let why = "posts of an earlier membership are still being delivered; try again";
@@ -50,22 +52,57 @@ impl Registry {
         }
     }
 
-    /// Waits until every post up to `cursor` is copied, and every copy judged.
-    async fn worked_off(&self, cursor: u64) -> Result<(), NatsError> {
-        self.passed(&self.space.chat_stream(), FANOUT, cursor).await?;
+    /// Waits until every post up to `cursor` is copied and every copy judged, and none that the member
+    /// may still get of the channel is parked.
+    async fn worked_off(
+        &self,
+        channel: &Channel,
+        member: &Lifecycle,
+        cursor: u64,
+    ) -> Result<(), NatsError> {
+        let chat = self.space.chat_stream();
+        while !self.has_passed(&chat, FANOUT, cursor).await? {
+            sleep(LOOK_EVERY).await;
+        }
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
-        self.passed(&inbox, READER, copied).await
+        // What another owner's waiting entry holds up in the consumer, the reader may have taken long ago.
+        while !self.reader.borrow().took(copied) && !self.has_passed(&inbox, READER, copied).await?
+        {
+            sleep(LOOK_EVERY).await;
+        }
+        while self.is_parked(channel, member).await? {
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
     }
 
-    async fn passed(&self, stream: &str, consumer: &str, seq: u64) -> Result<(), NatsError> {
+    async fn has_passed(&self, stream: &str, consumer: &str, seq: u64) -> Result<bool, NatsError> {
+        let info = self.connection.consumer_info(stream, consumer).await?;
+        let idle = info.num_pending == 0 && info.num_ack_pending == 0;
+        Ok(idle || info.ack_floor.stream_seq >= seq)
+    }
+
+    /// Whether an entry of the member on the channel is tried from the dead bucket.
+    async fn is_parked(&self, channel: &Channel, member: &Lifecycle) -> Result<bool, NatsError> {
+        let dead = Bucket::new(&self.connection, &self.space.bucket(names::Bucket::Dead));
+        if self.connection.stream_state(dead.stream()).await?.messages == 0 {
+            return Ok(false);
+        }
+        let mut watch = dead.watch_all().await?;
         loop {
-            let info = self.connection.consumer_info(stream, consumer).await?;
-            let idle = info.num_pending == 0 && info.num_ack_pending == 0;
-            if idle || info.ack_floor.stream_seq >= seq {
-                return Ok(());
+            match watch.next().await? {
+                WatchEvent::Put { key, value, .. } => {
+                    let row = parse_dead_key(key.as_str())
+                        .and_then(|seq| DeadRow::parse(&value, seq).ok())
+                        .filter(|row| row.state == DeadState::Parked);
+                    if row.is_some_and(|row| row.channel == *channel && row.member() == *member) {
+                        return Ok(true);
+                    }
+                }
+                WatchEvent::InitialDone => return Ok(false),
+                _ => {}
             }
-            sleep(LOOK_EVERY).await;
         }
     }
 }

@@ -1,11 +1,13 @@
 //! A narrowing is over when nothing that it took away can be handed out any more (RDR-1, RDR-12).
 
 use cotal_manager::ManagerError;
+use cotal_nats::js::ConsumerAction;
 use cotal_nats::{ConnectError, ConnectOptions, Connection, Creds, CredsSource, NatsError};
 use cotal_testkit::{God, Mesh, Peer, Proxy, Supervisor, serving};
-use cotal_wire::ChannelPattern;
 use cotal_wire::control::{Code, op};
 use cotal_wire::names::{FANOUT, READER};
+use cotal_wire::streams::ConsumerConfig;
+use cotal_wire::{Channel, ChannelPattern};
 use cotal_workspace::Segment;
 use serde_json::json;
 
@@ -135,4 +137,36 @@ async fn a_recall_of_whom_nobody_knows_is_refused() {
     assert_eq!(reply.expect("an answer").code, Some(Code::NotProvisioned));
     let reply = manager.request(op::RECALL_NARROWED, json!({})).await;
     assert_eq!(reply.expect("an answer").code, Some(Code::Invalid));
+}
+
+/// The broker judges a consumer's channel when it is made and never again.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_12_a_history_read_ends_with_the_credential_that_began_it() {
+    let (mesh, _lane, _alice, god) = start().await;
+    let secret = Channel::parse(SECRET).expect("a channel");
+    let mut left = Vec::new();
+    for agent in ["bob", "carol"] {
+        let peer = mesh.peer(agent, &["team.>"], &[]).await;
+        let config = ConsumerConfig {
+            inactive_threshold: None,
+            ..peer.space.chathist_config(&peer.lifecycle, &secret, None)
+        };
+        let (chat, filter) = (peer.space.chat_stream(), config.filter_subject.clone());
+        let create = ConsumerAction::Create;
+        let made = peer.connection.create_consumer(
+            &chat,
+            &config.name,
+            filter.as_deref(),
+            &config,
+            create,
+        );
+        made.await.expect("a history read");
+        left.push((chat, config.name));
+    }
+    agents(&mesh).await.narrow(&name("bob"), &team()).await.expect("a narrowing");
+    agents(&mesh).await.retire(&name("carol")).await.expect("a retirement");
+    for (chat, consumer) in left {
+        let info = god.connection.consumer_info(&chat, &consumer).await;
+        assert!(matches!(info, Err(NatsError::Absent { .. })), "{consumer}: {info:?}");
+    }
 }

@@ -28,7 +28,7 @@ use crate::error::ManagerError;
 /// gone to a daemon that is paused.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Requests that may be unanswered at once.
-const UNANSWERED: usize = 8;
+const UNANSWERED: usize = 3;
 
 impl Agents {
     /// Takes channels from what an agent may read; it never adds any. When it returns, no copy that
@@ -62,6 +62,7 @@ impl Agents {
         let minted = self.mint_narrowed(&lifecycle, read, &creds, revoked_at + 1)?;
         self.rewrite_acl(&lifecycle, false, |row| row.allow_subscribe = read.to_vec()).await?;
         self.authority.revoke(&self.broker, &creds.claims.subject, revoked_at).await?;
+        self.end_history_read(&lifecycle).await?;
         self.recall(&lifecycle).await?;
         known_key::note(self, &lifecycle, &creds.claims.subject, revoked_at + 1)?;
         self.store.put(&self.key(&principal), &minted)?;
@@ -101,7 +102,7 @@ impl Agents {
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let wait = Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs());
         let mut over = std::pin::pin!(tokio::time::sleep(wait));
-        let mut last = "no request was answered".to_owned();
+        let (mut last, mut timed_out) = ("no request was answered".to_owned(), true);
         loop {
             let answer = tokio::select! {
                 () = &mut over => break,
@@ -114,12 +115,13 @@ impl Agents {
             };
             match answer {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_silence() => last = crate::rail::chain(&error),
+                Err(error) if error.is_silence() => {
+                    (last, timed_out) = (crate::rail::chain(&error), error.is_timeout());
+                }
                 Err(error) => return Err(not_recalled(error)),
             }
         }
         let (space, op) = (self.space().clone(), op::RECALL_NARROWED.to_owned());
-        let timed_out = !asked.is_empty();
         Err(not_recalled(ManagerError::RailSilent { space, op, last, timed_out }))
     }
 }

@@ -359,6 +359,7 @@ impl Agents {
                 Err(error) => return Err(error).doing(|| format!("delete {consumer}")),
             }
         }
+        self.end_history_read(lifecycle).await?;
         let own = self.creds_of(lifecycle);
         if matches!(own, Ok(Some(_)) | Err(ManagerError::DamagedCreds { .. })) {
             self.store.delete(&self.key(&lifecycle.principal))?;

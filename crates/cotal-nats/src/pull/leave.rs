@@ -106,9 +106,15 @@ impl Answer {
 
 impl PullConsumer {
     /// Ends the pulls of a consumer that nobody else reads, and hands out everything that was not asked
-    /// for yet. Nothing can be pulled afterwards.
-    pub async fn leave(&mut self) -> Left {
+    /// for yet. Nothing can be pulled afterwards. Where `is_ours` denies it, somebody else reads it by
+    /// now: then the pulls only end, because what is taken would be taken from that one.
+    pub async fn leave(&mut self, is_ours: impl Fn() -> bool) -> Left {
         let deadline = Instant::now() + DRAINED_WITHIN;
+        let mut left = Left { connection: self.connection.clone(), answers: BTreeMap::new() };
+        if !is_ours() {
+            let _ = self.requests.inbox.unsubscribe().await;
+            return left;
+        }
         let mut deliveries = std::mem::take(&mut self.taken);
         self.catch_up(&mut deliveries, deadline).await;
         let mut seen = self.newest.stream_seq;
@@ -122,17 +128,20 @@ impl PullConsumer {
             }
         }
         // The broker drops the pulls that nobody listens to when it is asked about the consumer.
-        if self.delivered(deadline).await.is_some() {
+        if self.delivered(deadline).await.is_some() && is_ours() {
             let _ = self.sweep(&mut deliveries, deadline).await;
             let _ = self.requests.inbox.unsubscribe().await;
         }
-        let mut left = Left { connection: self.connection.clone(), answers: BTreeMap::new() };
-        if let Some(delivered) = self.delivered(deadline).await {
+        if let Some(ConsumerInfo { delivered, config, .. }) = self.info(deadline).await {
             let (stream, consumer) = (self.requests.stream(), self.requests.consumer());
             let number = delivered.consumer_seq;
             let answer = |seq| format!("$JS.ACK.{stream}.{consumer}.1.{seq}.{number}.0.0").into();
             let unseen = seen.saturating_add(1)..=delivered.stream_seq;
-            left.answers.extend(unseen.map(|seq| (seq, answer(seq))));
+            // More than may be unanswered was answered by somebody before: what came here was old.
+            let most = u64::try_from(config.max_ack_pending).unwrap_or_default();
+            if delivered.stream_seq.saturating_sub(seen) <= most {
+                left.answers.extend(unseen.map(|seq| (seq, answer(seq))));
+            }
         }
         left.add(deliveries);
         left
