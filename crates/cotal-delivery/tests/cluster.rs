@@ -88,10 +88,12 @@ impl Trio {
         Creds::parse(minted.expect("a credential").creds.expose()).expect("a credential")
     }
 
+    /// A server that has just joined may not know the account for a moment.
     async fn connect(&self, server: usize, creds: Creds) -> Connection {
         let url = self.servers[server].url();
         let options = ConnectOptions::new(url, "a test", CredsSource::new(creds));
-        Connection::connect(options).await.expect("a connection")
+        let attempt = || Connection::connect(options.clone());
+        eventually("a connection", attempt, Result::is_ok).await.expect("a connection")
     }
 
     async fn supervisor(&self) -> Supervisor {
