@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
-use cotal_rules::authorize::{self, DenyReason, Verdict};
+use cotal_rules::authorize::{DenyReason, Verdict};
 use cotal_rules::waiting;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
@@ -24,6 +24,7 @@ use crate::clock::now_ms;
 use crate::counters::{Counters, add};
 use crate::gate::Gate;
 use crate::pulse::Beat;
+use crate::reader::judge;
 use crate::retired::Remover;
 use crate::view::{Feed, View, ViewError, watch_all};
 
@@ -297,10 +298,10 @@ impl Retrier {
         // A recall waits until whoever was judged before it is handed off.
         let handing_off = Arc::clone(&self.handing_off);
         let _held = handing_off.read().await;
-        let mut verdict = self.judge(&member, &entry);
+        let mut verdict = judge(&member, &entry, &self.view.directory());
         if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
             self.view.learn(&entry.channel, &member).await?;
-            verdict = self.judge(&member, &entry);
+            verdict = judge(&member, &entry, &self.view.directory());
         }
         // The process may have been paused since the view was current; then another one decides.
         if !self.gate.is_open() {
@@ -339,12 +340,6 @@ impl Retrier {
             },
             Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
         }
-    }
-
-    fn judge(&self, member: &Lifecycle, entry: &InboxEntry) -> Verdict {
-        let directory = self.view.directory();
-        let InboxEntry { channel, seq, reason, generation, .. } = entry;
-        authorize::verdict(member, channel, *seq, *reason, *generation, &directory)
     }
 
     fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {

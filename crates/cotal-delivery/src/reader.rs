@@ -290,13 +290,13 @@ impl Reader {
             let directory = self.view.directory();
             // Counted under the lock: an ACL that changes after it is judged by a later batch.
             self.batches.send_modify(|batches| batches.judged += 1);
-            entries.iter().map(|read| Some(judge(read, &directory))).collect()
+            entries.iter().map(|it| Some(judge(&it.member, &it.entry, &directory))).collect()
         };
         let unsure = Some(Verdict::Deny(DenyReason::EarlierGeneration));
         for (read, verdict) in entries.iter().zip(&mut verdicts) {
             if *verdict == unsure {
                 *verdict = match self.view.learn(&read.entry.channel, &read.member).await {
-                    Ok(()) => Some(judge(read, &self.view.directory())),
+                    Ok(()) => Some(judge(&read.member, &read.entry, &self.view.directory())),
                     Err(error) => {
                         warn!(space = %self.space, %error, "an entry waits: its membership is unknown");
                         None
@@ -570,16 +570,10 @@ async fn check(
     }
 }
 
-fn judge(read: &Read, directory: &Directory) -> Verdict {
-    let entry = &read.entry;
-    authorize::verdict(
-        &read.member,
-        &entry.channel,
-        entry.seq,
-        entry.reason,
-        entry.generation,
-        directory,
-    )
+/// What becomes of an entry of `member`, by what the view knows now.
+pub(crate) fn judge(member: &Lifecycle, entry: &InboxEntry, directory: &Directory) -> Verdict {
+    let InboxEntry { channel, seq, reason, generation, .. } = entry;
+    authorize::verdict(member, channel, *seq, *reason, *generation, directory)
 }
 
 /// A consumer that begins with the first entry that is not settled.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerInfo, Deleted};
-use cotal_nats::{Connection, Get, NatsError};
+use cotal_nats::{Connection, Get, NatsError, patiently};
 use cotal_rules::directory::Acl;
 use cotal_wire::{Channel, Lifecycle, Space};
 use futures_util::StreamExt as _;
@@ -29,13 +29,6 @@ const CHANGES: usize = 1_024;
 const RETRY: Duration = Duration::from_secs(2);
 /// Copies of one member that are looked at, or deleted, at once.
 const AT_ONCE: usize = 64;
-/// How often a call that nobody answers is made again, with a pause that grows up to [`PAUSE`].
-const ATTEMPTS: u32 = 30;
-/// The longest pause between two such calls.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The shortest.
-const SHORT_PAUSE: Duration = Duration::from_millis(5);
-
 /// What the reader has judged and settled, in batches: a batch judged before an ACL changed may
 /// still be on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -256,23 +249,6 @@ impl Place {
     }
 }
 
-/// Makes a call again while nobody answers it: a push of the account's claims takes its JetStream
-/// API away for a moment, and every narrowing makes one.
-async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, NatsError>
-where
-    F: Future<Output = Result<T, NatsError>>,
-{
-    let mut pause = SHORT_PAUSE;
-    for _ in 1..ATTEMPTS {
-        match call().await {
-            Err(NatsError::NoResponders { .. }) => tokio::time::sleep(pause).await,
-            answer => return answer,
-        }
-        pause = PAUSE.min(pause * 2);
-    }
-    call().await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,18 +261,5 @@ mod tests {
         assert_eq!(place.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
         assert_eq!(place.unread(&[11, 12, 13, 41, 50]), 4);
         assert_eq!(Place::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
-    }
-
-    #[tokio::test]
-    async fn a_call_that_nobody_answers_for_a_moment_is_made_again() {
-        let calls = std::cell::Cell::new(0);
-        let silent = || NatsError::NoResponders { subject: "x".to_owned() };
-        let call = || async {
-            calls.set(calls.get() + 1);
-            if calls.get() < 4 { Err(silent()) } else { Ok(calls.get()) }
-        };
-        assert_eq!(patiently(call).await.expect("an answer"), 4);
-        let other = patiently(|| async { Err::<(), _>(NatsError::Closed) }).await;
-        assert!(matches!(other, Err(NatsError::Closed)));
     }
 }

@@ -6,20 +6,10 @@
 use std::collections::BTreeSet;
 
 use cotal_delivery::Lane;
-use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, logged};
+use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, logged, with_member};
 use cotal_wire::names::{FANOUT, READER};
 
 const TEAM: &str = "team.backend";
-
-async fn start() -> (Mesh, Lane, Peer, Peer, God) {
-    let mesh = Mesh::start().await;
-    let lane = mesh.lane().await;
-    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    assert!(bob.join(TEAM).await.durable);
-    let god = God::of(&mesh).await;
-    (mesh, lane, alice, bob, god)
-}
 
 async fn post_all(alice: &Peer, prefix: &str, count: usize) -> Vec<String> {
     let ids: Vec<_> = (0..count).map(|n| format!("{prefix}{n:03}")).collect();
@@ -41,7 +31,7 @@ fn sorted(mut ids: Vec<String>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_daemon_that_dies_between_inbox_and_hand_off_loses_nothing() {
-    let (mesh, lane, alice, bob, god) = start().await;
+    let (mesh, lane, alice, bob, god) = with_member(TEAM).await;
     god.pause(READER).await;
     let ids = post_all(&alice, "m", 50).await;
     god.wait_for_entries(50).await;
@@ -56,7 +46,7 @@ async fn rdr_3_a_daemon_that_dies_between_inbox_and_hand_off_loses_nothing() {
 /// The copies are confirmed and the entries are not acked: the next daemon hands them over again.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_daemon_that_dies_between_hand_off_and_ack_doubles_nothing() {
-    let (mesh, lane, alice, bob, god) = start().await;
+    let (mesh, lane, alice, bob, god) = with_member(TEAM).await;
     let ids = post_all(&alice, "m", 50).await;
     assert_eq!(bob.receive(50).await, ids);
     killed(&god, lane).await;
@@ -69,7 +59,7 @@ async fn rdr_3_a_daemon_that_dies_between_hand_off_and_ack_doubles_nothing() {
 /// Wherever each death comes, with posts, copies and hand-offs under way.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_daemon_killed_again_and_again_loses_and_doubles_nothing() {
-    let (mesh, mut lane, alice, bob, god) = start().await;
+    let (mesh, mut lane, alice, bob, god) = with_member(TEAM).await;
     god.hasten_daemon().await;
     let mut ids = Vec::new();
     for round in 0..6 {
@@ -92,7 +82,7 @@ async fn rdr_3_a_daemon_killed_again_and_again_loses_and_doubles_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_broker_that_dies_in_the_middle_loses_nothing_that_it_acked() {
-    let (mut mesh, _lane, alice, bob, god) = start().await;
+    let (mut mesh, _lane, alice, bob, god) = with_member(TEAM).await;
     god.hasten_daemon().await;
     god.pause(READER).await;
     let mut ids = post_all(&alice, "before-", 100).await;
@@ -113,7 +103,7 @@ async fn rdr_3_a_broker_that_dies_in_the_middle_loses_nothing_that_it_acked() {
 /// A member that took copies and died without an ack gets each again; one that acked gets none.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_member_that_dies_before_its_ack_gets_the_copy_again() {
-    let (mesh, _lane, alice, _bob, god) = start().await;
+    let (mesh, _lane, alice, _bob, god) = with_member(TEAM).await;
     let creds = mesh.add_agent("carol", &["team.>"], &[], None).await;
     let carol = Peer::connect(mesh.url(), &creds).await;
     carol.join(TEAM).await;

@@ -34,18 +34,7 @@ async fn waits(what: &str) {
 }
 
 fn joined(peer: &Peer) -> MemberRow {
-    MemberRow {
-        channel: Channel::parse(TEAM).expect("a channel"),
-        owner: peer.principal().clone(),
-        lifecycle_uid: peer.lifecycle.uid,
-        state: MemberState::DurableActive,
-        join_cursor: 0,
-        leave_cursor: None,
-        generation: 1,
-        activated: true,
-        writer_identity: "another daemon".into(),
-        updated_at: 1,
-    }
+    MemberRow { state: MemberState::DurableActive, activated: true, ..peer.half_joined(TEAM, 0) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,22 +95,29 @@ async fn fan_7_a_post_and_a_join_wait_for_the_class_of_their_moment() {
     assert!(god.entries(&bob.lifecycle).await.is_empty(), "routed as a post of a durable channel");
 }
 
+/// An entry of bob's before the reader; then he may have it no more by a row of `bucket`, unseen by the
+/// daemon.
+async fn unseen(bucket: Bucket) -> (Mesh, Lane, God, Peer, u64) {
+    let (mesh, lane, alice, god) = start().await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    let seq = alice.post(TEAM, "m", &[]).await.seq;
+    god.wait_for_entries(1).await;
+    god.hold_watches(bucket).await;
+    if bucket == Bucket::Acl {
+        god.set_acl(&bob.lifecycle, &[]).await;
+    } else {
+        god.put_member(&MemberRow { leave_cursor: Some(seq - 1), ..joined(&bob) }).await;
+    }
+    (mesh, lane, god, bob, seq)
+}
+
 /// Bob's ACL is narrowed and carol has left, unseen by the daemon.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_1_an_entry_waits_for_the_acls_and_the_rows_of_its_moment() {
     for bucket in [Bucket::Acl, Bucket::Members] {
-        let (mesh, _lane, alice, god) = start().await;
-        let bob = mesh.peer("bob", &["team.>"], &[]).await;
-        bob.join(TEAM).await;
-        god.pause(READER).await;
-        let seq = alice.post(TEAM, "m", &[]).await.seq;
-        god.wait_for_entries(1).await;
-        god.hold_watches(bucket).await;
-        if bucket == Bucket::Acl {
-            god.set_acl(&bob.lifecycle, &[]).await;
-        } else {
-            god.put_member(&MemberRow { leave_cursor: Some(seq - 1), ..joined(&bob) }).await;
-        }
+        let (_mesh, _lane, god, _bob, _seq) = unseen(bucket).await;
         let told = logged(&[ENTRIES]).len();
         god.resume(READER).await;
         let look = || async { logged(&[ENTRIES]).len() };
@@ -137,19 +133,8 @@ async fn rdr_1_an_entry_waits_for_the_acls_and_the_rows_of_its_moment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_1_a_parked_entry_is_judged_by_the_acls_and_the_rows_of_its_retry() {
     for bucket in [Bucket::Acl, Bucket::Members] {
-        let (mesh, _lane, alice, god) = start().await;
+        let (mesh, _lane, god, bob, seq) = unseen(bucket).await;
         let supervisor = Supervisor::of(&mesh).await;
-        let bob = mesh.peer("bob", &["team.>"], &[]).await;
-        bob.join(TEAM).await;
-        god.pause(READER).await;
-        let seq = alice.post(TEAM, "m", &[]).await.seq;
-        god.wait_for_entries(1).await;
-        god.hold_watches(bucket).await;
-        if bucket == Bucket::Acl {
-            god.set_acl(&bob.lifecycle, &[]).await;
-        } else {
-            god.put_member(&MemberRow { leave_cursor: Some(seq - 1), ..joined(&bob) }).await;
-        }
         let told = logged(&[PARKED]).len();
         let row = serde_json::to_vec(&parked(&bob, seq)).expect("JSON");
         god.kv(Bucket::Dead).put(&dead_key(1), row.into()).await.expect("a parked row");

@@ -1,7 +1,6 @@
 //! Member rows that somebody garbled, and what lies behind them (MEM-1, `wire.md` §4).
 
-use cotal_delivery::Lane;
-use cotal_testkit::{God, Mesh, Peer, eventually};
+use cotal_testkit::{Peer, eventually, with_member};
 use cotal_wire::Channel;
 use cotal_wire::names::{Bucket, DELIVERY, FANOUT, member_key};
 use serde_json::json;
@@ -10,16 +9,6 @@ const TEAM: &str = "team.backend";
 /// What the broker writes over a row when somebody makes it the target of a reply.
 const GARBAGE: &str = r#"{"stream":"CHAT_main","seq":1}"#;
 
-async fn start() -> (Mesh, Lane, Peer, Peer, God) {
-    let mesh = Mesh::start().await;
-    let lane = mesh.lane().await;
-    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    bob.join(TEAM).await;
-    let god = God::of(&mesh).await;
-    (mesh, lane, alice, bob, god)
-}
-
 fn key(peer: &Peer) -> String {
     member_key(&Channel::parse(TEAM).expect("a channel"), &peer.lifecycle)
 }
@@ -27,7 +16,7 @@ fn key(peer: &Peer) -> String {
 /// The daemon's watch is held, so that the join meets the garbage before anything is repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_join_never_takes_a_garbled_row_for_an_absence() {
-    let (_mesh, _lane, alice, bob, god) = start().await;
+    let (_mesh, _lane, alice, bob, god) = with_member(TEAM).await;
     alice.post(TEAM, "m", &[]).await;
     god.hold_watches(Bucket::Members).await;
     let kv = god.kv(Bucket::Members);
@@ -48,7 +37,7 @@ async fn mem_1_a_join_never_takes_a_garbled_row_for_an_absence() {
 /// What a deletion ended does not come back because garbage was written over the deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_deleted_row_does_not_come_back_from_the_history_behind_garbage() {
-    let (mesh, mut lane, alice, bob, god) = start().await;
+    let (mesh, mut lane, alice, bob, god) = with_member(TEAM).await;
     lane.stop();
     lane.ended().await.expect("a clean end");
     let kv = god.kv(Bucket::Members);

@@ -2,21 +2,16 @@
 //! (FAN-1, RDR-3).
 
 use cotal_delivery::Lane;
-use cotal_testkit::{God, Mesh, Peer, eventually, logged};
+use cotal_testkit::{God, Mesh, Peer, eventually, logged, with_member};
 
 const TEAM: &str = "team.backend";
 
 /// Alice and bob, who is a member and has one post already: a stream must hold something to be
 /// full.
 async fn start() -> (Mesh, Lane, Peer, Peer, God) {
-    let mesh = Mesh::start().await;
-    let lane = mesh.lane().await;
-    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    bob.join(TEAM).await;
+    let (mesh, lane, alice, bob, god) = with_member(TEAM).await;
     alice.post(TEAM, "first", &[]).await;
     assert_eq!(bob.receive(1).await, ["first"]);
-    let god = God::of(&mesh).await;
     (mesh, lane, alice, bob, god)
 }
 

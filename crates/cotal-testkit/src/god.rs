@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cotal_delivery::Lane;
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket as Kv, Connection, ConsumerConfig, Get, StoredMessage};
 use cotal_wire::names::{Bucket, FANOUT, LEASE_KEY, READER, member_key, request_key};
@@ -10,9 +11,24 @@ use cotal_wire::{Channel, Lifecycle, Role, Space};
 use serde_json::{Value, json};
 
 use crate::mesh::Mesh;
+use crate::peer::Peer;
 
 /// Far enough away for any test.
 const LATER: &str = "2100-01-01T00:00:00Z";
+
+/// A mesh that is served, alice who posts, bob who is a durable member of `channel`, and God.
+///
+/// # Panics
+/// When bob's join is not durable.
+pub async fn with_member(channel: &str) -> (Mesh, Lane, Peer, Peer, God) {
+    let mesh = Mesh::start().await;
+    let lane = mesh.lane().await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    assert!(bob.join(channel).await.durable);
+    let god = God::of(&mesh).await;
+    (mesh, lane, alice, bob, god)
+}
 
 /// What no profile may do. Every method panics when the broker does not do it.
 #[derive(Debug, Clone)]

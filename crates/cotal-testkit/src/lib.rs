@@ -14,7 +14,7 @@ mod supervisor;
 mod wait;
 
 pub use daemon::DaemonProcess;
-pub use god::God;
+pub use god::{God, with_member};
 pub use logs::{init_logs, logged};
 pub use mesh::{Mesh, MeshOptions, broker_binary, serving};
 pub use peer::Peer;

@@ -6,11 +6,10 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Creds, NatsError};
+use cotal_nats::{Creds, NatsError, patiently};
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::Lifecycle;
 use cotal_wire::profile::{AgentGrant, Profile};
-use tokio::time::{Instant, sleep};
 
 use super::Agents;
 use crate::authority::connect;
@@ -20,9 +19,6 @@ use crate::error::{Doing as _, ManagerError};
 /// How long the credential lives that this is done with, in seconds.
 const LIFE: i64 = 60;
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// How long the broker may answer for nobody.
-const PATIENCE: Duration = Duration::from_secs(3);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Agents {
     /// Deletes the consumer of the incarnation's history read. Nobody but the agent itself may, so it is
@@ -41,16 +37,7 @@ impl Agents {
         let creds = Creds::parse(minted.creds.expose())?;
         let connection = connect(&self.broker, "cotal end of a history read", creds).await?;
         let (chat, consumer) = (space.chat_stream(), space.chathist_consumer(lifecycle));
-        let until = Instant::now() + PATIENCE;
-        let deleted = loop {
-            match connection.delete_consumer(&chat, &consumer).await {
-                // The revocation's push takes the account's JetStream API away for a moment.
-                Err(NatsError::NoResponders { .. }) if Instant::now() < until => {
-                    sleep(LOOK_EVERY).await;
-                }
-                answer => break answer,
-            }
-        };
+        let deleted = patiently(|| connection.delete_consumer(&chat, &consumer)).await;
         connection.close(CLOSE_WITHIN).await;
         match deleted {
             Ok(()) | Err(NatsError::Absent { .. }) => Ok(()),

@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::MOVE_WITHIN;
 use crate::authority::{Authority, BrokerAddress, ONE_SHOT, Office};
 use crate::error::{Doing, ManagerError};
 use crate::rows::bucket;
@@ -27,8 +28,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 const REPAIR_EVERY: Duration = Duration::from_millis(500);
 /// Half the life of the credential that the watch runs on.
 const RENEW_EVERY: Duration = Duration::from_secs(ONE_SHOT.unsigned_abs() / 2);
-/// How long a connection may take to move onto a renewed credential, or to close.
-const MOVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Puts garbled rows back until told to stop. They are tampering or a defect, so each is told.
 pub(super) async fn keep(
