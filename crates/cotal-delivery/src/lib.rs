@@ -9,40 +9,25 @@
 //! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 
-mod admin;
-mod anycast;
-mod caps;
+mod census;
 mod clock;
+mod consumer;
+mod control;
 mod counters;
 mod credentials;
-mod dead;
-mod evicted;
-mod fanout;
-mod gate;
-mod hasten;
-mod intake;
-mod joins;
 mod lane;
 mod lease;
-mod members;
-mod pulse;
-mod queues;
-mod rail;
-mod reader;
-mod recall;
+mod loop_progress;
+mod pipeline;
 mod registry;
-mod renewal;
-mod retired;
-mod returned;
-mod room;
-mod scan;
-mod view;
-mod watchdog;
+mod role_requests;
+mod state;
 
 pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use cotal_rules::watchdog::Windows;
 pub use credentials::CredentialError;
-pub use lane::{Lane, LaneError, LaneOptions, Stage};
-pub use lease::LeaseError;
-pub use pulse::{Progress, Stalled};
-pub use view::ViewError;
+pub use lane::error::LaneError;
+pub use lane::{Lane, LaneOptions, Stage};
+pub use lease::keeper::LeaseError;
+pub use loop_progress::{Progress, Stalled};
+pub use state::view::ViewError;

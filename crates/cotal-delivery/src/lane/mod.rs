@@ -4,12 +4,14 @@
 //! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
 //! taken in is finished before the lease goes.
 
-mod parts;
+pub(crate) mod broker_watch;
+mod components;
+pub(crate) mod error;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, NatsError, PullError, TlsMode};
+use cotal_nats::{ConnectOptions, Connection, TlsMode};
 use cotal_rules::watchdog::Windows;
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
@@ -18,12 +20,12 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
-use crate::credentials::{self, CredentialError};
-use crate::gate;
-use crate::lease::{self, Keeper, Lease, LeaseError, Release};
-use crate::pulse::Progress;
-use crate::view::ViewError;
-use parts::{Claim, Parts};
+use crate::credentials;
+use crate::lease::gate;
+use crate::lease::keeper::{self, Keeper, Lease, LeaseError, Release};
+use crate::loop_progress::Progress;
+use components::{Claim, Parts};
+use error::{LaneError, broker};
 
 /// How long what was taken in may take to finish at a stop.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -82,50 +84,6 @@ pub enum Stage {
         /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
         released: bool,
     },
-}
-
-/// Why a lane ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum LaneError {
-    /// It has nothing to present.
-    #[error(transparent)]
-    Credential(#[from] CredentialError),
-    /// It does not hold the lease.
-    #[error(transparent)]
-    Lease(#[from] LeaseError),
-    /// The broker could not be reached, or refused something that the lane needs.
-    #[error("{what}: {source}")]
-    Broker {
-        /// What was being done.
-        what: &'static str,
-        /// What the broker said.
-        source: NatsError,
-    },
-    /// Its picture of the space cannot be kept.
-    #[error(transparent)]
-    View(#[from] ViewError),
-    /// A consumer cannot be read.
-    #[error(transparent)]
-    Pull(#[from] PullError),
-    /// The broker is away for longer than the window.
-    #[error("broker connection unavailable (broker unreachable), exiting (coupled to the broker)")]
-    BrokerGone,
-    /// The broker is away for longer than any stall of this process excuses.
-    #[error(
-        "broker connection unavailable past backstop (broker unreachable), exiting (coupled to \
-         the broker)"
-    )]
-    BrokerGonePastBackstop,
-    /// The credential expired, and no renewal was proved in time.
-    #[error("credential expired without renewal")]
-    NotRenewed,
-    /// A part of the lane panicked; that is a defect.
-    #[error("a part of the lane failed: {0}")]
-    Defect(String),
-}
-
-fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
-    move |source| LaneError::Broker { what, source }
 }
 
 /// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
@@ -227,13 +185,13 @@ async fn claim_and_serve(
     };
     let connection = dialled.map_err(broker("cannot connect"))?;
     let ttl = tokio::select! {
-        ttl = lease::lifetime(&connection, &options.space, options.lease_ttl) => ttl,
+        ttl = keeper::lifetime(&connection, &options.space, options.lease_ttl) => ttl,
         () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
     };
     let conn_id = connection.conn_id();
     let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
     let (gate_keeper, gate) = gate::gate();
-    let (lease, keeper) = lease::lease(
+    let (lease, keeper) = keeper::lease(
         &connection,
         &options.space,
         identity.principal.clone(),

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Registry, RegistryError};
-use crate::view::{Feed, View};
+use crate::state::view::{Feed, View};
 
 /// Inventories that wait for the next read; beyond it their callers wait to be queued.
 const QUEUE: usize = 256;

@@ -3,11 +3,11 @@
 //! Invariant: only this writes member rows, by compare-and-set, and a join is reported durable only
 //! when every post since its cursor has been copied (`docs/wire.md` §5, *Join*).
 
-mod catch_up;
+mod activation;
 mod inventory;
 mod rejoin;
+mod row_locks;
 mod rows;
-mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +26,13 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::counters::Counters;
-use crate::gate::Gate;
-use crate::joins::{Joining, Joins};
-use crate::reader::ReaderProgress;
-use crate::view::{Feed, Seen, View};
+use crate::lease::gate::Gate;
+use crate::pipeline::join_barrier::{Joining, Joins};
+use crate::pipeline::progress::ReaderProgress;
+use crate::state::view::{Feed, Seen, View};
 
 pub(crate) use inventory::{Inventories, inventories};
-pub(crate) use turns::{Turn, Turns};
+pub(crate) use row_locks::{Turn, Turns};
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 8;

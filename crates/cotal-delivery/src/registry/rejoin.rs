@@ -15,7 +15,7 @@ use cotal_wire::{Channel, Lifecycle};
 use tokio::time::{sleep, timeout};
 
 use super::{Registry, RegistryError};
-use crate::view::Feed;
+use crate::state::view::Feed;
 
 /// What a membership writes: an opened row, an activated one and a closed one.
 const ROWS: usize = 3;

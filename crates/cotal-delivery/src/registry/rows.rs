@@ -9,7 +9,7 @@ use cotal_wire::{Channel, Lifecycle};
 
 use super::{Registry, RegistryError};
 use crate::clock::now_ms;
-use crate::view::Feed;
+use crate::state::view::Feed;
 
 impl Registry {
     pub(super) fn change<'a>(

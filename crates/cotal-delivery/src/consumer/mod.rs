@@ -1,0 +1,5 @@
+//! Reading from the lane's own consumers: pulling, answering, and redelivery after a crash.
+
+pub(crate) mod ack_wait;
+pub(crate) mod answers;
+pub(crate) mod pull_source;

@@ -1,0 +1,160 @@
+//! Taking messages from a durable consumer, also when somebody deletes it under the daemon.
+
+use cotal_nats::js::ConsumerAction;
+use cotal_nats::{
+    Connection, Delivery, Gather, Left, NatsError, PullConsumer, PullError, PullOptions,
+};
+use cotal_wire::Space;
+use cotal_wire::streams::ConsumerConfig;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{error, warn};
+
+use crate::consumer::answers::log_failure;
+use crate::lease::gate::Gate;
+
+/// How long one look for messages lasts.
+const LOOK: Duration = Duration::from_secs(30);
+/// Between two attempts to make a consumer again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A consumer that is read for as long as the lane lives.
+pub(crate) struct Intake {
+    space: Space,
+    connection: Connection,
+    stream: String,
+    consumer: String,
+    options: PullOptions,
+    pull: PullConsumer,
+    /// How the consumer is made again, while it is missing. Kept until that is done, so that a
+    /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is still
+    /// removing the files of the one that vanished, and answers to that one are still on their way.
+    missing: Option<(ConsumerConfig, Instant)>,
+    /// Taken while the lane did not serve. Kept here, so that a cancelled call loses nothing.
+    held: Vec<Delivery>,
+}
+
+impl Intake {
+    /// Binds the consumer; `ahead` messages are pulled before they are worked on.
+    pub(crate) async fn open(
+        space: &Space,
+        connection: &Connection,
+        stream: &str,
+        consumer: &str,
+        ahead: usize,
+    ) -> Result<Self, PullError> {
+        let options = PullOptions { batch: ahead, ..PullOptions::default() };
+        Ok(Self {
+            space: space.clone(),
+            connection: connection.clone(),
+            stream: stream.to_owned(),
+            consumer: consumer.to_owned(),
+            options,
+            pull: PullConsumer::open(connection, stream, consumer, options).await?,
+            missing: None,
+            held: Vec::new(),
+        })
+    }
+
+    /// The next messages, handed out only while the lane may serve: the broker still answers the pulls
+    /// of a process that was paused. `gather` says whether more than one are waited for. A vanished consumer is made again as `resume` says, loudly. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the credential does not allow the pull any more.
+    pub(crate) async fn next(
+        &mut self,
+        gate: &mut Gate,
+        max: usize,
+        gather: Gather,
+        resume: impl Fn() -> ConsumerConfig,
+    ) -> Result<Vec<Delivery>, PullError> {
+        loop {
+            gate.open().await;
+            if !self.held.is_empty() {
+                return Ok(std::mem::take(&mut self.held));
+            }
+            if let Some((config, at)) = self.missing.clone() {
+                tokio::time::sleep_until(at).await;
+                if !self.create_again(&config).await? {
+                    continue;
+                }
+            }
+            match self.pull.gather(max, LOOK, gather).await {
+                Ok(batch) if batch.is_empty() => return Ok(batch),
+                Ok(batch) => self.held = batch,
+                Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
+                    error!(
+                        space = %self.space, stream = self.stream, consumer = self.consumer,
+                        "the consumer vanished under the daemon; it is created again"
+                    );
+                    self.missing = Some((resume(), Instant::now() + AGAIN));
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => {
+                    warn!(space = %self.space, consumer = self.consumer, %error, "pulling again");
+                }
+            }
+        }
+    }
+
+    /// Ends the pulls and hands out what they still gave. It comes before anything is given back: the
+    /// broker would give that to a pull which is still open, and then again behind what is newer.
+    pub(crate) async fn end(&mut self, gate: &Gate) -> Left {
+        let mut left = self.pull.leave(|| gate.is_open()).await;
+        left.add(self.held.drain(..));
+        left
+    }
+
+    /// Returns what was not worked on, so that the daemon that serves next gets it at once and in order.
+    /// It is confirmed, because that one pulls as soon as the lease is released. A lane that no longer
+    /// serves leaves it alone: the next daemon may be at work on it.
+    pub(crate) async fn give_back(&self, left: Left, gate: &Gate) {
+        let given_back = left.give_back(|| gate.is_open()).await;
+        log_failure(&self.space, "return what was left", given_back);
+    }
+
+    /// Whether the consumer is there again, and bound.
+    async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
+        let filter = config.filter_subject.as_deref();
+        let create = ConsumerAction::Create;
+        let made = self
+            .connection
+            .create_consumer(&self.stream, &self.consumer, filter, config, create)
+            .await;
+        match made {
+            Ok(_) => {}
+            Err(error @ NatsError::Denied { .. }) => return Err(error.into()),
+            Err(error) if error.is_conflict() => {
+                warn!(space = %self.space, consumer = self.consumer, "another consumer stands in its place; it is removed");
+                self.remove().await;
+                return Ok(false);
+            }
+            Err(error) => {
+                warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                if matches!(error, NatsError::Refused { .. }) {
+                    self.remove().await;
+                }
+                tokio::time::sleep(AGAIN).await;
+                return Ok(false);
+            }
+        }
+        self.pull =
+            PullConsumer::open(&self.connection, &self.stream, &self.consumer, self.options)
+                .await?;
+        self.missing = None;
+        Ok(true)
+    }
+
+    /// Removes what stands in the place of the consumer that vanished. Another one begins elsewhere, so
+    /// reading on from it could skip messages; one that was made while the broker still removed the
+    /// files of the one before is broken for good.
+    async fn remove(&self) {
+        match self.connection.delete_consumer(&self.stream, &self.consumer).await {
+            Ok(()) | Err(NatsError::Absent { .. }) => {}
+            Err(error) => {
+                warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}

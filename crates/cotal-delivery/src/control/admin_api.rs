@@ -1,0 +1,248 @@
+//! The `ctl.delivery-admin` service: what the manager asks of the daemon.
+//!
+//! Requests are answered one at a time in the order they arrive; an inventory alone is answered
+//! without waiting for the others, so that many retirements do not queue behind evictions (ADM-1,
+//! INV-1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{Message, NatsError, Subscription};
+use cotal_rules::directory::Acl;
+use cotal_wire::anycast::PageArgs;
+use cotal_wire::control::{
+    Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
+    Reloaded, Reply, Request, WaitingArgs, op,
+};
+use cotal_wire::limits::MAX_EVICT;
+use cotal_wire::names::DELIVERY_ADMIN;
+use cotal_wire::{Lifecycle, Principal, Space};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use tracing::warn;
+
+use crate::census::{ScanError, Scanner};
+use crate::control::rail::{Rail, args, done, unknown};
+use crate::counters::Counters;
+use crate::credentials::adoption::{Proved, Renewal};
+use crate::loop_progress::Beat;
+use crate::pipeline::reader::waiting::Returned;
+use crate::pipeline::recall::Recaller;
+use crate::registry::Registry;
+use crate::role_requests::Keeper;
+use crate::state::view::View;
+
+/// Requests that wait for their turn; a caller of one beyond it times out and asks again.
+const QUEUE: usize = 1_024;
+
+/// How long a recall may hold the requests behind it up; what it took by then stays taken.
+const RECALL_WITHIN: Duration = Duration::from_secs(4);
+
+/// Everything the service needs.
+pub(crate) struct Admin {
+    pub(crate) rail: Rail,
+    pub(crate) view: Arc<View>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) incarnation: String,
+    pub(crate) since: i64,
+    pub(crate) scanner: Scanner,
+    pub(crate) returned: Returned,
+    pub(crate) renewal: Arc<Renewal>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) recaller: Recaller,
+}
+
+impl Admin {
+    /// Answers until told to stop; what is being worked on is finished.
+    pub(crate) async fn run(
+        self,
+        mut requests: Subscription,
+        mut beat: Beat,
+        stop: CancellationToken,
+    ) -> Result<(), NatsError> {
+        let service = Arc::new(self);
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let mut working = JoinSet::new();
+        working.spawn(Arc::clone(&service).answer_in_order(queued));
+        loop {
+            let message = tokio::select! {
+                () = stop.cancelled() => break,
+                () = beat.answered() => continue,
+                Some(_) = working.join_next(), if working.len() > 1 => continue,
+                message = requests.next() => message?,
+            };
+            if is_inventory(&message) {
+                let service = Arc::clone(&service);
+                working.spawn(async move { service.answer(&message).await });
+            } else if queue.try_send(message).is_err() {
+                warn!(space = %service.rail.space, "too many admin requests wait; one is dropped");
+            }
+        }
+        drop(queue);
+        while working.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Message>) {
+        while let Some(message) = queued.recv().await {
+            self.answer(&message).await;
+        }
+    }
+
+    async fn answer(&self, message: &Message) {
+        let parse = |space: &Space, subject: &str| space.parse_ctl(DELIVERY_ADMIN, subject);
+        let Some(call) = self.rail.call(message, parse) else { return };
+        let reply = match self.rail.read(message, &call.caller) {
+            Ok(request) if request.op == op::RELOAD_CREDS => {
+                return self.reload(call.reply_to, request).await;
+            }
+            Ok(request) => self.perform(request).await,
+            Err(refusal) => refusal,
+        };
+        self.rail.send(call.reply_to, &reply).await;
+    }
+
+    /// Replies first and moves after, because the move drops the connection that carries the reply.
+    async fn reload(&self, reply_to: &str, request: Request) {
+        let args = match args::<ReloadArgs>(request.args) {
+            Ok(args) => args,
+            Err(refusal) => return self.rail.send(reply_to, &refusal).await,
+        };
+        let expected = args.expected.and_then(|expected| expected.delivery);
+        match self.renewal.reload(expected.as_deref()).await {
+            Err(why) => self.rail.send(reply_to, &why.reply()).await,
+            Ok(Proved { accepted, is_new }) => {
+                let no_feed = "no membership feed runs in this daemon".to_owned();
+                let reloaded = Reloaded {
+                    delivery: Adoption::BrokerAccepted(accepted),
+                    membership: Adoption::Skipped(no_feed),
+                };
+                self.rail.send(reply_to, &done(&reloaded)).await;
+                if is_new {
+                    self.renewal.order_move();
+                }
+            }
+        }
+    }
+
+    async fn perform(&self, request: Request) -> Reply {
+        match request.op.as_str() {
+            op::DELIVERY_STATUS => self.status(),
+            op::LIFECYCLE_MEMBERSHIPS => match args::<InventoryArgs>(request.args) {
+                Ok(InventoryArgs { principal, lifecycle_uid, after }) => {
+                    self.inventory(&Lifecycle::new(principal, lifecycle_uid), after).await
+                }
+                Err(refusal) => refusal,
+            },
+            op::RECALL_NARROWED => match args::<InventoryArgs>(request.args) {
+                Ok(a) => self.recall(&Lifecycle::new(a.principal, a.lifecycle_uid)).await,
+                Err(refusal) => refusal,
+            },
+            op::EVICT_PRINCIPAL => match args::<PrincipalArgs>(request.args) {
+                Ok(a) => self.evict_one(a.principal).await,
+                Err(refusal) => refusal,
+            },
+            op::EVICT_PRINCIPALS => match args::<PrincipalsArgs>(request.args) {
+                Ok(a) => self.evict_all(&a.principals).await,
+                Err(refusal) => refusal,
+            },
+            op::PRINCIPAL_LIVENESS => match args::<PrincipalArgs>(request.args) {
+                Ok(a) => scanned(self.scanner.liveness(&a.principal).await),
+                Err(refusal) => refusal,
+            },
+            op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
+                Ok(a) => done(&self.returned.page(&a)),
+                Err(refusal) => refusal,
+            },
+            op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
+                Ok(a) => self.standing(a.after).await,
+                Err(refusal) => refusal,
+            },
+            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),
+            other => unknown(other, DELIVERY_ADMIN),
+        }
+    }
+
+    async fn evict_one(&self, principal: Principal) -> Reply {
+        match self.scanner.evict(&[principal]).await {
+            Ok(mut results) => match results.pop() {
+                Some(result) => done(&result),
+                None => Reply::refused(Code::Unavailable, "the scan gave no result"),
+            },
+            Err(error) => refused(&error),
+        }
+    }
+
+    async fn evict_all(&self, principals: &[Principal]) -> Reply {
+        if principals.len() > MAX_EVICT {
+            let why = format!("at most {MAX_EVICT} principals fit into one request");
+            return Reply::refused(Code::Invalid, why);
+        }
+        scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
+    }
+
+    /// Answers once nothing that the lifecycle's ACL row forbids can be handed out any more. A
+    /// daemon that does not serve any more cannot say so, because whoever serves now hands off too.
+    async fn recall(&self, member: &Lifecycle) -> Reply {
+        let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
+        match recalled.await {
+            Ok(Ok(())) if matches!(self.view.directory().acl(member), Acl::Absent) => {
+                Reply::refused(Code::NotProvisioned, "this lifecycle has no ACL row")
+            }
+            Ok(Ok(())) if self.rail.gate.is_open() => Reply::done(json!({})),
+            Ok(Err(error)) if !error.is_transient() => {
+                Reply::refused(Code::Unavailable, format!("the recall is not complete: {error}"))
+            }
+            Ok(_) | Err(_) => {
+                Reply::refused(Code::NotReady, "the recall is not complete yet; try again")
+            }
+        }
+    }
+
+    fn status(&self) -> Reply {
+        let garbled = self.view.directory().garbled() + self.keeper.garbled();
+        done(&self.counters.status(&self.incarnation, self.since, garbled))
+    }
+
+    async fn standing(&self, after: u64) -> Reply {
+        match self.keeper.standing(after).await {
+            Ok(requests) => done(&requests),
+            Err(error) => Reply::refused(Code::Unavailable, format!("TASK is unreadable: {error}")),
+        }
+    }
+
+    /// A page is read like a whole inventory, behind the same fence, and takes half of what the
+    /// broker takes, so that the name of the next one fits as well.
+    async fn inventory(&self, member: &Lifecycle, after: Option<String>) -> Reply {
+        match (self.registry.inventory(member).await, after) {
+            (Ok(channels), None) => done(&Inventory { channels, next: None }),
+            (Ok(channels), Some(after)) => {
+                let room = self.rail.connection.max_payload() / 2;
+                done(&Inventory::page(channels, &after, room))
+            }
+            (Err(error), _) => error.reply(),
+        }
+    }
+}
+
+fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
+    match outcome {
+        Ok(result) => done(&result),
+        Err(error) => refused(&error),
+    }
+}
+
+/// Missing authority and a broker that does not answer are both no result; the sentence tells which.
+fn refused(error: &ScanError) -> Reply {
+    Reply::refused(Code::Unavailable, error.to_string())
+}
+
+/// Whether a message asks for an inventory; everything else about it is judged when it is answered.
+fn is_inventory(message: &Message) -> bool {
+    Request::parse(&message.payload).is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
+}

@@ -1,0 +1,152 @@
+//! The `ctl.delivery` service: what agents ask of the membership registry (MEM-5) and
+//! about their own role requests (ANY-4).
+
+use std::sync::Arc;
+
+use cotal_nats::{Message, NatsError, Subscription};
+use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
+use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
+use cotal_wire::names::DELIVERY;
+use cotal_wire::{Channel, Lifecycle, Principal, Space};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
+use crate::loop_progress::Beat;
+use crate::pipeline::join_barrier::{Joining, Joins};
+use crate::registry::{Registry, RegistryError};
+use crate::role_requests::Keeper;
+use crate::state::view::View;
+
+/// Everything the service needs.
+pub(crate) struct Members {
+    pub(crate) rail: Rail,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) keeper: Arc<Keeper>,
+}
+
+/// A join that a daemon before this one left half done. Fan-out waits until it is dropped.
+pub(crate) struct HalfJoined {
+    channel: Channel,
+    member: Lifecycle,
+    joining: Joining,
+}
+
+impl HalfJoined {
+    /// All of them that `view` knows.
+    pub(crate) fn all(view: &View, joins: &Joins) -> Vec<Self> {
+        let found = view.directory().half_joined().into_iter();
+        found.map(|(channel, member)| Self { channel, member, joining: joins.begin() }).collect()
+    }
+}
+
+impl Members {
+    /// Answers until told to stop; what is being worked on is finished. Each caller is answered in
+    /// the order in which it asked: a leave that follows a join means that join.
+    pub(crate) async fn run(
+        self,
+        requests: Subscription,
+        half_joined: Vec<HalfJoined>,
+        beat: Beat,
+        stop: CancellationToken,
+    ) -> Result<(), NatsError> {
+        let service = Arc::new(self);
+        let resuming = Arc::clone(&service).resume_joins(half_joined, stop.clone());
+        let rail = service.rail.clone();
+        let caller = move |message: &Message| rail.call(message, caller_of).map(|call| call.caller);
+        let answer = move |message| {
+            let service = Arc::clone(&service);
+            async move { service.answer(&message).await }
+        };
+        let serving = serve_in_order(requests, beat, &stop, caller, answer);
+        let (served, ()) = tokio::join!(serving, resuming);
+        served
+    }
+
+    async fn resume_joins(self: Arc<Self>, half_joined: Vec<HalfJoined>, stop: CancellationToken) {
+        let mut gate = self.rail.gate.clone();
+        for HalfJoined { channel, member, joining } in half_joined {
+            let resumed = tokio::select! {
+                () = stop.cancelled() => return,
+                resumed = async {
+                    gate.open().await;
+                    self.registry.resume(&channel, &member, joining).await
+                } => resumed,
+            };
+            if let Err(error) = resumed {
+                let space = &self.rail.space;
+                warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
+            }
+        }
+    }
+
+    async fn answer(&self, message: &Message) {
+        let Some(call) = self.rail.call(message, caller_of) else { return };
+        let reply = match self.rail.read(message, &call.caller) {
+            Ok(request) => self.perform(&call.caller, request).await,
+            Err(refusal) => refusal,
+        };
+        self.rail.send(call.reply_to, &reply).await;
+    }
+
+    async fn perform(&self, caller: &Principal, request: Request) -> Reply {
+        match request.op.as_str() {
+            op::DURABLE_JOIN => match args::<JoinArgs>(request.args) {
+                Ok(a) => reply(self.registry.join(caller, &a.channel, a.lifecycle_uid).await),
+                Err(refusal) => refusal,
+            },
+            op::DURABLE_LEAVE => match args::<LeaveArgs>(request.args) {
+                Ok(LeaveArgs { channel, generation, lifecycle_uid }) => {
+                    let left = self.registry.leave(caller, &channel, generation, lifecycle_uid);
+                    reply(left.await)
+                }
+                Err(refusal) => refusal,
+            },
+            op::LIST_MEMBERSHIPS => reply(self.registry.list(caller).await),
+            op::ANYCAST_STATUS => match args::<SeqArgs>(request.args) {
+                Ok(a) => reply(self.status(caller, a.seq).await),
+                Err(refusal) => refusal,
+            },
+            op::ANYCAST_CANCEL => match args::<SeqArgs>(request.args) {
+                Ok(a) => self.cancel(caller, a.seq).await.unwrap_or_else(|error| error.reply()),
+                Err(refusal) => refusal,
+            },
+            op::ANYCAST_LIST => match args::<PageArgs>(request.args) {
+                Ok(a) => reply(self.requests(caller, a.after).await),
+                Err(refusal) => refusal,
+            },
+            other => unknown(other, DELIVERY),
+        }
+    }
+
+    async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        self.keeper.status(&member, seq).await
+    }
+
+    async fn cancel(&self, caller: &Principal, seq: u64) -> Result<Reply, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        self.keeper.cancel(&member, seq).await
+    }
+
+    async fn requests(
+        &self,
+        caller: &Principal,
+        after: u64,
+    ) -> Result<ListedRequests, RegistryError> {
+        let member = self.registry.live_lifecycle(caller).await?;
+        Ok(self.keeper.list(&member, after).await?)
+    }
+}
+
+fn caller_of(space: &Space, subject: &str) -> Option<Principal> {
+    space.parse_ctl(DELIVERY, subject)
+}
+
+fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {
+    match outcome {
+        Ok(result) => done(&result),
+        Err(error) => error.reply(),
+    }
+}

@@ -1,0 +1,230 @@
+//! The rails: what every control service and the liveness probe have in common.
+//!
+//! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
+//! only below the request's own subject (ADM-5).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
+use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
+use cotal_wire::names::{DELIVERY, is_own_reply};
+use cotal_wire::{Principal, Space};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::control::fair_queue::Queues;
+use crate::credentials::adoption::settled;
+use crate::lease::gate::Gate;
+use crate::loop_progress::Beat;
+
+/// Requests of one service that are worked on at once; more wait.
+const AT_ONCE: usize = 64;
+
+/// What a service needs to read requests and answer them; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Rail {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) gate: Gate,
+    /// Whether the connection is about to move; replies wait for it (ADM-8).
+    pub(crate) moving: watch::Receiver<bool>,
+}
+
+/// A request of an authenticated caller, and where its reply goes.
+pub(crate) struct Call<'a> {
+    pub(crate) caller: Principal,
+    pub(crate) reply_to: &'a str,
+}
+
+impl Rail {
+    /// Subscribes to a service; the broker has confirmed it when this returns.
+    pub(crate) async fn bind(
+        &self,
+        subjects: String,
+        service: &'static str,
+    ) -> Result<Subscription, NatsError> {
+        self.connection.subscribe(subjects, Some(service)).await
+    }
+
+    /// The authenticated caller and where it listens; anything else is dropped without a word,
+    /// because a reply could be aimed at somebody else.
+    pub(crate) fn call<'a>(
+        &self,
+        message: &'a Message,
+        parse: impl Fn(&Space, &str) -> Option<Principal>,
+    ) -> Option<Call<'a>> {
+        let subject = message.subject.as_str();
+        let caller = parse(&self.space, subject).filter(Principal::has_real_owner);
+        let reply = message.reply.as_ref().map(|reply| reply.as_str());
+        match (caller, reply) {
+            (Some(caller), Some(reply_to)) if is_own_reply(subject, reply_to) => {
+                Some(Call { caller, reply_to })
+            }
+            _ => {
+                debug!(space = %self.space, subject, reply, "a request without an own reply is dropped");
+                None
+            }
+        }
+    }
+
+    /// Reads a control request, or says why it is refused.
+    pub(crate) fn read(&self, message: &Message, caller: &Principal) -> Result<Request, Reply> {
+        let request =
+            Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
+        if request.from.id != caller.as_str() {
+            let why = format!("the body says it is from another than {caller}, who sent it");
+            return Err(Reply::refused(Code::Denied, why));
+        }
+        if self.gate.is_open() {
+            Ok(request)
+        } else {
+            let why = "the daemon does not serve at the moment; try again";
+            Err(Reply::refused(Code::NotReady, why))
+        }
+    }
+
+    /// Sends a reply, or a refusal that gives its size when the broker would not take it (ADM-2).
+    pub(crate) async fn send(&self, to: &str, reply: &impl Serialize) {
+        settled(&mut self.moving.clone()).await;
+        let body = serde_json::to_vec(reply).unwrap_or_default();
+        let size = body.len();
+        let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;
+        let sent = match sent {
+            Err(NatsError::TooLarge { max, .. }) => {
+                let why = format!("the reply has {size} bytes, the broker takes at most {max}");
+                let refusal = Reply::refused(Code::TooLarge, why);
+                let body = serde_json::to_vec(&refusal).unwrap_or_default();
+                self.connection.publish(to.to_owned(), None, Bytes::from(body)).await
+            }
+            other => other,
+        };
+        if let Err(error) = sent {
+            warn!(space = %self.space, %error, "a reply could not be sent");
+        }
+    }
+
+    /// Answers liveness probes until told to stop.
+    pub(crate) async fn answer_probes(
+        self,
+        mut probes: Subscription,
+        mut beat: Beat,
+        stop: CancellationToken,
+    ) -> Result<(), NatsError> {
+        loop {
+            let probe = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = beat.answered() => continue,
+                probe = probes.next() => probe?,
+            };
+            let parse = |space: &Space, subject: &str| space.parse_live(DELIVERY, subject);
+            if let Some(call) = self.call(&probe, parse) {
+                let state = if self.gate.is_open() { Plane::Bound } else { Plane::Unbound };
+                self.send(call.reply_to, &PlaneReply { state }).await;
+            }
+        }
+    }
+}
+
+/// Answers requests until told to stop; what is being worked on is finished.
+pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
+    mut requests: Subscription,
+    mut beat: Beat,
+    stop: &CancellationToken,
+    answer: impl Fn(Message) -> F,
+) -> Result<(), NatsError> {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let mut working = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = beat.answered() => {}
+            Some(_) = working.join_next(), if !working.is_empty() => {}
+            taken = next_with_room(&mut requests, &room) => {
+                let (request, permit) = taken?;
+                let answered = answer(request);
+                working.spawn(async move {
+                    answered.await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+    while working.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// The same, where the requests of one caller are worked off in the order in which they came. A
+/// caller takes one of the places that [`serve`] has, however much of it waits.
+pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
+    mut requests: Subscription,
+    mut beat: Beat,
+    stop: &CancellationToken,
+    caller: impl Fn(&Message) -> Option<Principal>,
+    answer: impl Fn(Message) -> F,
+) -> Result<(), NatsError> {
+    let mut queues = Queues::default();
+    let mut working = JoinSet::new();
+    let mut callers = HashMap::new();
+    let mut dropping = false;
+    loop {
+        while working.len() < AT_ONCE
+            && let Some((caller, request)) = queues.next()
+        {
+            callers.insert(working.spawn(answer(request)).id(), caller);
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = beat.answered() => {}
+            Some(ended) = working.join_next_with_id(), if !working.is_empty() => {
+                let task = ended.map_or_else(|error| error.id(), |(task, ())| task);
+                if let Some(caller) = callers.remove(&task) {
+                    queues.done(caller);
+                }
+            }
+            request = requests.next() => {
+                let request = request?;
+                if let Some(caller) = caller(&request) {
+                    let size = request.payload.len();
+                    dropping &= !queues.is_empty();
+                    if queues.push(caller, request, size) > 0 && !dropping {
+                        dropping = true;
+                        warn!("too many requests wait; whoever has the most loses the newest");
+                    }
+                }
+            }
+        }
+    }
+    while working.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn next_with_room(
+    requests: &mut Subscription,
+    room: &Arc<Semaphore>,
+) -> Result<(Message, OwnedSemaphorePermit), NatsError> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(|_| NatsError::Closed)?;
+    Ok((requests.next().await?, permit))
+}
+
+/// Reads an operation's arguments.
+pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, Reply> {
+    serde_json::from_value(args)
+        .map_err(|e| Reply::refused(Code::Invalid, format!("the arguments do not read: {e}")))
+}
+
+/// A success.
+pub(crate) fn done(result: &impl Serialize) -> Reply {
+    Reply::done(serde_json::to_value(result).unwrap_or_default())
+}
+
+/// The refusal of an operation that a service does not have.
+pub(crate) fn unknown(op: &str, service: &str) -> Reply {
+    let op: String = op.chars().take(64).collect();
+    Reply::refused(Code::UnknownOp, format!("{service} has no operation {op:?}"))
+}

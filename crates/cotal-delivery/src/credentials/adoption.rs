@@ -1,0 +1,237 @@
+//! Adoption of a renewed credential without restart (CRD-2 to CRD-6, ADM-8).
+//!
+//! The daemon re-reads its own store key when it is asked and at 75 % of the lifetime. A candidate
+//! that may replace what is held is proved on a connection of its own; only then the resident
+//! connection moves onto it, 250 ms after the reply, so that the reply is not lost with the drop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{ConnectOptions, Connection, NatsError, prove};
+use cotal_rules::renewal::{self, Candidate, Refused, renewal_point};
+use cotal_wire::control::{Accepted, Code, Reply};
+use cotal_wire::creds::Creds;
+use cotal_wire::permissions::Permissions;
+use cotal_wire::{Principal, Space, profile::Profile};
+use cotal_workspace::{SecretKind, SecretStore};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::clock::now_ms;
+use crate::credentials::{self, CredentialError};
+use crate::lane::broker_watch::Renewed;
+
+/// Between an adoption's reply and the move.
+const MOVE_AFTER: Duration = Duration::from_millis(250);
+/// How long the move may take, and how long replies are held for it.
+const MOVED_WITHIN: Duration = Duration::from_secs(5);
+/// How often a credential that is due, or has expired, is looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest sleep, so that a clock that was set is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Why a candidate was not adopted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotAdopted {
+    #[error(
+        "the daemon has not finished starting; nothing was adopted. It re-reads its credential by \
+         itself, and the next pass adopts it"
+    )]
+    Starting,
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    #[error("the stored credential is not adopted: {0}")]
+    Refused(Refused),
+    #[error("the stored credential is not the expected one; it was not adopted")]
+    Unexpected,
+    #[error(
+        "the renewal was missed: the store still holds the credential that is due; renew it with \
+         `cotal doctor auth --fix`, and see that `cotal manage` runs"
+    )]
+    Missed,
+    #[error("the broker did not accept the stored credential: {0}")]
+    NotProved(NatsError),
+}
+
+impl NotAdopted {
+    /// The reply that tells the caller.
+    pub(crate) fn reply(&self) -> Reply {
+        let code = match self {
+            Self::Starting => Code::NotReady,
+            Self::Credential(CredentialError::Store(_)) | Self::Missed => Code::Unavailable,
+            Self::NotProved(error) if error.is_transient() => Code::Unavailable,
+            Self::Unexpected => Code::Conflict,
+            Self::Credential(_) | Self::Refused(_) | Self::NotProved(_) => Code::Invalid,
+        };
+        Reply::refused(code, self.to_string())
+    }
+}
+
+/// Renews the resident connection's credential.
+pub(crate) struct Renewal {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) connect: ConnectOptions,
+    pub(crate) store: Arc<dyn SecretStore>,
+    pub(crate) principal: Principal,
+    pub(crate) renewed: Renewed,
+    /// What is held now.
+    pub(crate) held: Mutex<Creds>,
+    /// Whether start-up is finished (CRD-3).
+    pub(crate) started: watch::Receiver<bool>,
+    /// Whether the connection is about to move; replies wait for it (ADM-8).
+    pub(crate) moving: Arc<watch::Sender<bool>>,
+    /// Told that a move was ordered on the rail.
+    pub(crate) ordered: Notify,
+}
+
+/// A candidate that the broker accepted, or what is held already.
+pub(crate) struct Proved {
+    pub(crate) accepted: Accepted,
+    /// Whether the connection must move onto it.
+    pub(crate) is_new: bool,
+}
+
+impl Renewal {
+    /// Re-reads the key and proves what it holds. `expected` is the fingerprint that a renewal owner
+    /// has just stored.
+    pub(crate) async fn reload(&self, expected: Option<&str>) -> Result<Proved, NotAdopted> {
+        if !*self.started.borrow() {
+            return Err(NotAdopted::Starting);
+        }
+        let stored = credentials::read(&*self.store, &self.space, SecretKind::Delivery)?;
+        if expected.is_some_and(|expected| expected != stored.fingerprint()) {
+            return Err(NotAdopted::Unexpected);
+        }
+        let mut held = self.held.lock().await;
+        match renewal::judge(&held, &stored, &self.needed(&stored), now_ms() / 1_000) {
+            Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), is_new: false }),
+            Candidate::Missed => Err(NotAdopted::Missed),
+            Candidate::Refused(why) => Err(NotAdopted::Refused(why)),
+            Candidate::Prove => {
+                let candidate = credentials::client_creds(&stored, &self.space)?;
+                let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
+                proof.map_err(NotAdopted::NotProved)?;
+                // From here on every redial presents it.
+                self.connection.creds().replace(candidate);
+                let accepted = accepted(&stored);
+                *held = stored;
+                self.tell().await;
+                Ok(Proved { accepted, is_new: true })
+            }
+        }
+    }
+
+    fn needed(&self, stored: &Creds) -> Permissions {
+        Profile::Delivery(self.principal.clone()).permissions(&self.space, &stored.claims.subject)
+    }
+
+    /// Orders the move that follows a reply, which must be out by then: the move drops the
+    /// connection that carries it.
+    pub(crate) fn order_move(&self) {
+        self.moving.send_replace(true);
+        self.ordered.notify_one();
+    }
+
+    /// Moves the connection onto the credential that was proved last.
+    async fn move_on(&self, after: Duration) {
+        self.moving.send_replace(true);
+        tokio::time::sleep(after).await;
+        let moved = self.connection.move_on(MOVED_WITHIN).await;
+        self.moving.send_replace(false);
+        // Again, because what was held before may have expired between the proof and the move.
+        self.tell().await;
+        let fingerprint = self.held.lock().await.fingerprint();
+        match moved {
+            Ok(()) => info!(space = %self.space, fingerprint, "moved onto a renewed credential"),
+            Err(error) => {
+                warn!(space = %self.space, %error, "the move onto a renewed credential goes on");
+            }
+        }
+    }
+
+    /// Tells the watchdog of a proved renewal. It ends with the lane; then there is nobody to tell.
+    async fn tell(&self) {
+        let _ = self.renewed.send(()).await;
+    }
+
+    /// Re-reads the key when it is due, and moves the connection, until told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut told = false;
+        loop {
+            let wait = self.until_due().await;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.ordered.notified() => {
+                    stop.run_until_cancelled(self.move_on(MOVE_AFTER)).await;
+                }
+                () = tokio::time::sleep(wait) => {
+                    stop.run_until_cancelled(self.look(&mut told)).await;
+                }
+            }
+        }
+        self.moving.send_replace(false);
+    }
+
+    /// Adopts what a renewal owner has stored, when it is due; says once that nobody has.
+    async fn look(&self, told: &mut bool) {
+        if self.until_due().await > LOOK_EVERY {
+            *told = false;
+            return;
+        }
+        match self.reload(None).await {
+            Ok(Proved { is_new: true, .. }) => self.move_on(Duration::ZERO).await,
+            Ok(_) | Err(NotAdopted::Starting) => {}
+            Err(why) if !*told => {
+                error!(space = %self.space, %why, "the credential is due and not renewed");
+                *told = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// How long until the key is read again: at the renewal point, and every second after it.
+    async fn until_due(&self) -> Duration {
+        let held = self.held.lock().await;
+        let Some(point) = renewal_point(held.claims.issued_at, held.claims.expires_at) else {
+            return LONGEST_SLEEP;
+        };
+        let left = (point * 1_000 - now_ms()).max(0).unsigned_abs();
+        Duration::from_millis(left).clamp(LOOK_EVERY, LONGEST_SLEEP)
+    }
+}
+
+/// Waits until the connection does not move, or 5 s: a reply sent meanwhile would be lost.
+pub(crate) async fn settled(moving: &mut watch::Receiver<bool>) {
+    let settled = moving.wait_for(|moving| !*moving);
+    // After the wait the reply is sent all the same.
+    let _ = tokio::time::timeout(MOVED_WITHIN, settled).await;
+}
+
+fn accepted(creds: &Creds) -> Accepted {
+    Accepted {
+        identity: creds.claims.subject.to_string(),
+        iat: creds.claims.issued_at,
+        exp: creds.claims.expires_at,
+        fingerprint: creds.fingerprint(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Five seconds long: nothing but the wait itself ends it.
+    #[tokio::test]
+    async fn adm_8_a_reply_waits_for_a_move_that_never_ends_five_seconds_at_most() {
+        let (sender, mut moving) = watch::channel(false);
+        settled(&mut moving).await;
+        sender.send_replace(true);
+        let asked = Instant::now();
+        settled(&mut moving).await;
+        assert!(asked.elapsed() >= MOVED_WITHIN, "answered into a connection that moves");
+    }
+}

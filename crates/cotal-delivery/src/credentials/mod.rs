@@ -1,0 +1,157 @@
+//! What a lane presents to the broker, read from its own store keys and checked before any dial.
+
+pub(crate) mod adoption;
+
+use cotal_nats::CredsSource;
+use cotal_wire::creds::{Creds, CredsError};
+use cotal_wire::names::sys;
+use cotal_wire::{Principal, Space};
+use cotal_workspace::{SecretKey, SecretKind, SecretStore, StoreError};
+
+/// Why a lane has nothing to present.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store has no such key.
+    #[error("there is no {0} credential in the store; run `cotal up` to mint it")]
+    Missing(String),
+    /// The text is not a credential.
+    #[error("the {key} credential does not read: {source}")]
+    Malformed {
+        /// Which.
+        key: String,
+        /// What is wrong.
+        source: CredsError,
+    },
+    /// The `$SYS` pair is of two rotations.
+    #[error(
+        "the observer and the evictor of {0} are of different rotations: one was replaced without \
+         the other; run `cotal up` to rotate both"
+    )]
+    Torn(Space),
+    /// The credential is for something else.
+    #[error("the {key} credential is not for {space}: {why}")]
+    Foreign {
+        /// Which.
+        key: String,
+        /// The lane's space.
+        space: Space,
+        /// What it is for.
+        why: String,
+    },
+}
+
+/// The delivery credential and who it makes the daemon.
+pub(crate) struct Identity {
+    pub(crate) source: CredsSource,
+    pub(crate) principal: Principal,
+    pub(crate) account: String,
+    pub(crate) creds: Creds,
+}
+
+/// Reads one of the space's credentials.
+pub(crate) fn read(
+    store: &dyn SecretStore,
+    space: &Space,
+    kind: SecretKind,
+) -> Result<Creds, CredentialError> {
+    let key = SecretKey::new(space, kind);
+    let secret = store.get(&key)?.ok_or_else(|| CredentialError::Missing(key.to_string()))?;
+    Creds::parse(secret.expose())
+        .map_err(|source| CredentialError::Malformed { key: key.to_string(), source })
+}
+
+fn foreign(kind: &SecretKind, space: &Space, why: String) -> CredentialError {
+    CredentialError::Foreign { key: kind.name(), space: space.clone(), why }
+}
+
+/// Reads the delivery credential and checks that it is this space's; then checks that the account
+/// observer in the same store is pinned to the same account (EVC-1).
+pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, CredentialError> {
+    let creds = read(store, space, SecretKind::Delivery)?;
+    let malformed = |source| CredentialError::Malformed {
+        key: SecretKey::new(space, SecretKind::Delivery).to_string(),
+        source,
+    };
+    let tagged = creds.claims.space().map_err(malformed)?;
+    if tagged != *space {
+        return Err(foreign(&SecretKind::Delivery, space, format!("it is for space {tagged}")));
+    }
+    let principal = creds.claims.principal().map_err(malformed)?;
+    check_observer(store, space, &creds.claims.account)?;
+    let source = presentable(&creds, space, &SecretKind::Delivery)?;
+    let account = creds.claims.account.clone();
+    Ok(Identity { source, principal, account, creds })
+}
+
+/// What the client presents for a credential that reads.
+fn presentable(
+    creds: &Creds,
+    space: &Space,
+    kind: &SecretKind,
+) -> Result<CredsSource, CredentialError> {
+    let read = client(creds).map_err(|why| foreign(kind, space, why))?;
+    Ok(CredsSource::new(read))
+}
+
+/// A delivery credential as the client takes it.
+pub(crate) fn client_creds(
+    creds: &Creds,
+    space: &Space,
+) -> Result<cotal_nats::Creds, CredentialError> {
+    client(creds).map_err(|why| foreign(&SecretKind::Delivery, space, why))
+}
+
+fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
+    let text = Creds::render(&creds.jwt, &creds.seed);
+    cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
+}
+
+/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own account.
+pub(crate) fn system(
+    store: &dyn SecretStore,
+    space: &Space,
+    kind: &SecretKind,
+    account: &str,
+) -> Result<CredsSource, CredentialError> {
+    let creds = read(store, space, kind.clone())?;
+    if *kind == SecretKind::MembershipObserver && !observes(&creds, account) {
+        return Err(other_account(space));
+    }
+    presentable(&creds, space, kind)
+}
+
+fn observes(observer: &Creds, account: &str) -> bool {
+    observer.claims.pub_allow.contains(&sys::connz(account))
+}
+
+fn other_account(space: &Space) -> CredentialError {
+    let why = "it observes another account than the delivery credential's".to_owned();
+    foreign(&SecretKind::MembershipObserver, space, why)
+}
+
+fn check_observer(
+    store: &dyn SecretStore,
+    space: &Space,
+    account: &str,
+) -> Result<(), CredentialError> {
+    let observer = read(store, space, SecretKind::MembershipObserver)?;
+    if !observes(&observer, account) {
+        return Err(other_account(space));
+    }
+    // An absent evictor keeps the deny-new-only posture (EVC-2).
+    let evictor = match read(store, space, SecretKind::ConnectionEvictor) {
+        Ok(evictor) => evictor,
+        Err(CredentialError::Missing(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let rotation = |creds: &Creds| creds.claims.tag("rotation").map(str::to_owned);
+    let same = rotation(&observer) == rotation(&evictor);
+    if same && observer.claims.account == evictor.claims.account {
+        Ok(())
+    } else {
+        Err(CredentialError::Torn(space.clone()))
+    }
+}

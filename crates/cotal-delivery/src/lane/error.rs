@@ -1,0 +1,52 @@
+//! Why a lane ends.
+
+use cotal_nats::{NatsError, PullError};
+
+use crate::credentials::CredentialError;
+use crate::lease::keeper::LeaseError;
+use crate::state::view::ViewError;
+
+/// Why a lane ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneError {
+    /// It has nothing to present.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// It does not hold the lease.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The broker could not be reached, or refused something that the lane needs.
+    #[error("{what}: {source}")]
+    Broker {
+        /// What was being done.
+        what: &'static str,
+        /// What the broker said.
+        source: NatsError,
+    },
+    /// Its picture of the space cannot be kept.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A consumer cannot be read.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// The broker is away for longer than the window.
+    #[error("broker connection unavailable (broker unreachable), exiting (coupled to the broker)")]
+    BrokerGone,
+    /// The broker is away for longer than any stall of this process excuses.
+    #[error(
+        "broker connection unavailable past backstop (broker unreachable), exiting (coupled to \
+         the broker)"
+    )]
+    BrokerGonePastBackstop,
+    /// The credential expired, and no renewal was proved in time.
+    #[error("credential expired without renewal")]
+    NotRenewed,
+    /// A part of the lane panicked; that is a defect.
+    #[error("a part of the lane failed: {0}")]
+    Defect(String),
+}
+
+/// Says what was being done when the broker refused or did not answer.
+pub(super) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
+    move |source| LaneError::Broker { what, source }
+}

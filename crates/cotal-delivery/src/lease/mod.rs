@@ -1,0 +1,4 @@
+//! The single-flight lease, and the gate through which every write of a lane must go.
+
+pub(crate) mod gate;
+pub(crate) mod keeper;

@@ -1,0 +1,426 @@
+//! Entries that wait outside the reader's slots, or were given up (`docs/wire.md` §3, §4).
+//!
+//! Invariant: an entry that leaves the reader unsurfaced and allowed stands in the dead bucket
+//! first, so it never ends invisibly.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
+use cotal_rules::authorize::{DenyReason, Verdict};
+use cotal_rules::waiting;
+use cotal_wire::envelope::{self, InboxEntry};
+use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
+use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+use cotal_wire::{Lifecycle, Principal, Space};
+use tokio::sync::RwLock;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::clock::now_ms;
+use crate::counters::{Counters, add};
+use crate::lease::gate::Gate;
+use crate::loop_progress::Beat;
+use crate::pipeline::overflow::Caps;
+use crate::pipeline::reader::judge::judge;
+use crate::pipeline::reader::retired::Remover;
+use crate::state::view::{Feed, View, ViewError, watch_all};
+
+/// Looks at what is due at least this often, so that a missed wake-up costs little.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// What is recorded of an entry.
+pub(crate) struct About<'a> {
+    pub(crate) seq: u64,
+    pub(crate) member: &'a Lifecycle,
+    pub(crate) entry: &'a InboxEntry,
+    pub(crate) reason: DeadReason,
+    pub(crate) attempts: u64,
+}
+
+/// The dead bucket, for writing.
+#[derive(Debug, Clone)]
+pub(crate) struct DeadBook {
+    kv: Kv,
+}
+
+impl DeadBook {
+    /// The dead bucket of a space.
+    pub(crate) fn new(connection: &Connection, space: &Space) -> Self {
+        Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
+    }
+
+    /// Writes a row; one that stands already is replaced by revision, keeping its first date.
+    pub(crate) async fn record(&self, row: &DeadRow) -> Result<(), NatsError> {
+        let key = dead_key(row.seq);
+        let mut row = row.clone();
+        loop {
+            match self.kv.create(&key, encode(&row)).await {
+                Err(error) if error.is_conflict() => {}
+                other => return other.map(drop),
+            }
+            let Some(entry) = self.kv.get(&key).await? else { continue };
+            let Some(value) = entry.live() else { continue };
+            if let Ok(old) = DeadRow::parse(value, row.seq) {
+                row.first_at = old.first_at;
+            }
+            match self.kv.update(&key, encode(&row), entry.revision).await {
+                Err(error) if error.is_conflict() => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+}
+
+/// The row of an entry that is tried again at `next_at`.
+pub(crate) fn parked(about: &About<'_>, now: i64, next_at: i64) -> DeadRow {
+    row(about, DeadState::Parked, now, next_at)
+}
+
+/// The row of an entry that is not tried again.
+pub(crate) fn given_up(about: &About<'_>, now: i64) -> DeadRow {
+    row(about, DeadState::GivenUp, now, 0)
+}
+
+fn row(about: &About<'_>, state: DeadState, now: i64, next_at: i64) -> DeadRow {
+    DeadRow {
+        seq: about.seq,
+        owner: about.member.principal.clone(),
+        lifecycle_uid: about.member.uid,
+        channel: about.entry.channel.clone(),
+        chat_seq: about.entry.seq,
+        state,
+        reason: about.reason,
+        attempts: about.attempts,
+        first_at: now,
+        next_at,
+    }
+}
+
+fn encode(row: &DeadRow) -> cotal_nats::Bytes {
+    serde_json::to_vec(row).unwrap_or_default().into()
+}
+
+/// How often an entry was put back after it had been given up; it needs another message id then.
+fn again_after_end(row: &DeadRow) -> u64 {
+    row.attempts.saturating_sub(waiting::MAX_REDELIVERIES)
+}
+
+/// A parked row as last seen.
+#[derive(Debug, Clone)]
+struct Known {
+    row: DeadRow,
+    revision: u64,
+}
+
+/// Retries what is parked.
+pub(crate) struct Retrier {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) book: DeadBook,
+    pub(crate) rows: Rows,
+    pub(crate) remover: Remover,
+    pub(crate) caps: Caps,
+    /// Members whose parked entries are being lost, as told.
+    pub(crate) losing: HashSet<Principal>,
+    /// Held for reading from a verdict until its hand-off is confirmed.
+    pub(crate) handing_off: Arc<RwLock<()>>,
+    pub(crate) beat: Beat,
+}
+
+/// The bucket as last seen, by sequence. It keeps no history, so only this knows what stood under
+/// garbage.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    parked: BTreeMap<u64, Known>,
+    given_up: BTreeMap<u64, DeadRow>,
+    garbage: BTreeMap<u64, Garbage>,
+}
+
+/// Garbage that no parked row will be written over.
+#[derive(Debug)]
+struct Garbage {
+    revision: u64,
+    /// When it is dealt with, Unix milliseconds.
+    due: i64,
+}
+
+impl Retrier {
+    /// Follows the dead bucket and retries what falls due, until told to stop.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
+        let mut watch = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            watch = watch_all(&self.book.kv) => watch?,
+        };
+        loop {
+            let retries = self.rows.parked.values().map(|known| known.row.next_at);
+            let due = retries.chain(self.rows.garbage.values().map(|garbage| garbage.due)).min();
+            let wait = due.map_or(LOOK_EVERY, |at| {
+                Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(LOOK_EVERY)
+            });
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = self.beat.answered() => {}
+                event = watch.next() => self.note(event?),
+                () = tokio::time::sleep(wait) => {
+                    self.gate.open().await;
+                    self.clear_garbage().await;
+                    self.retry_due().await;
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: WatchEvent) {
+        self.apply(event);
+        self.counters.parked.store(self.rows.parked.len() as u64, Ordering::Relaxed);
+    }
+
+    fn apply(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Put { key, value, revision } => {
+                let Some(seq) = parse_dead_key(&key) else {
+                    return;
+                };
+                match DeadRow::parse(&value, seq) {
+                    Ok(row) => {
+                        self.forget(seq);
+                        self.know(row, revision);
+                    }
+                    Err(error) => {
+                        error!(space = %self.space, seq, %error, "a dead row is garbled");
+                        self.repair(seq, revision);
+                    }
+                }
+            }
+            WatchEvent::Delete { key, .. } => {
+                if let Some(seq) = parse_dead_key(&key) {
+                    self.forget(seq);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn know(&mut self, row: DeadRow, revision: u64) {
+        match row.state {
+            DeadState::Parked => drop(self.rows.parked.insert(row.seq, Known { row, revision })),
+            DeadState::GivenUp => drop(self.rows.given_up.insert(row.seq, row)),
+        }
+    }
+
+    fn forget(&mut self, seq: u64) {
+        self.rows.parked.remove(&seq);
+        self.rows.given_up.remove(&seq);
+        self.rows.garbage.remove(&seq);
+    }
+
+    /// Keeps the last valid row. The next retry writes a parked one over the garbage.
+    fn repair(&mut self, seq: u64, revision: u64) {
+        let due = now_ms();
+        if let Some(known) = self.rows.parked.get_mut(&seq) {
+            known.revision = revision;
+            known.row.next_at = due;
+        } else {
+            self.rows.garbage.insert(seq, Garbage { revision, due });
+        }
+    }
+
+    /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row that
+    /// says nothing of its entry must not stand for ever.
+    async fn clear_garbage(&mut self) {
+        let now = now_ms();
+        let due = self.rows.garbage.iter().filter(|(_, garbage)| garbage.due <= now);
+        let due: Vec<_> = due.map(|(seq, garbage)| (*seq, garbage.revision)).collect();
+        for (seq, revision) in due {
+            if !self.gate.is_open() {
+                return;
+            }
+            let (kv, key) = (&self.book.kv, dead_key(seq));
+            let cleared = match self.rows.given_up.get(&seq) {
+                Some(row) => kv.update(&key, encode(row), revision).await,
+                None => kv.delete(&key, Some(revision)).await,
+            };
+            match cleared {
+                Ok(_) => warn!(space = %self.space, seq, "a garbled dead row was cleared"),
+                // What has replaced it comes from the watch.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => {
+                    warn!(space = %self.space, seq, %error, "a garbled dead row stays for now");
+                    let later = LOOK_EVERY.as_millis().try_into().unwrap_or(i64::MAX);
+                    let due = now.saturating_add(later);
+                    self.rows.garbage.insert(seq, Garbage { revision, due });
+                    continue;
+                }
+            }
+            self.rows.garbage.remove(&seq);
+        }
+    }
+
+    async fn retry_due(&mut self) {
+        let now = now_ms();
+        let due = self.rows.parked.values().filter(|known| known.row.next_at <= now);
+        let due: Vec<Known> = due.cloned().collect();
+        if due.is_empty() {
+            return;
+        }
+        if let Err(error) = self.view.fresh(&[Feed::Members, Feed::Acl]).await {
+            warn!(space = %self.space, %error, "parked entries wait: the view is not current");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return;
+        }
+        for known in due {
+            if !self.gate.is_open() {
+                return;
+            }
+            let seq = known.row.seq;
+            if let Err(error) = self.retry(known).await {
+                debug!(space = %self.space, seq, %error, "a parked entry could not be tried");
+            }
+        }
+    }
+
+    async fn retry(&mut self, known: Known) -> Result<(), NatsError> {
+        let seq = known.row.seq;
+        let stored = self.connection.get_message(&self.space.inbox_stream(), Get::Seq(seq)).await?;
+        let Some(stored) = stored.filter(|m| self.is_of(m, &known.row)) else {
+            return self.lost(known).await;
+        };
+        let Ok(entry) = envelope::parse_entry(&stored.payload) else {
+            return self.lost(known).await;
+        };
+        let member = known.row.member();
+        // A recall waits until whoever was judged before it is handed off.
+        let handing_off = Arc::clone(&self.handing_off);
+        let _held = handing_off.read().await;
+        let mut verdict = judge(&member, &entry, &self.view.directory());
+        if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
+            self.view.learn(&entry.channel, &member).await?;
+            verdict = judge(&member, &entry, &self.view.directory());
+        }
+        // The process may have been paused since the view was current; then another one decides.
+        if !self.gate.is_open() {
+            return Ok(());
+        }
+        match verdict {
+            Verdict::Release => match self.hand_off(&known.row, &entry, &stored).await {
+                Ok(()) => {
+                    add(&self.counters.delivered, 1);
+                    self.losing.remove(&known.row.owner);
+                    self.caps.handed_off(std::iter::once(&known.row.member()));
+                    self.close(known).await
+                }
+                Err(error @ NatsError::TooLarge { .. }) => {
+                    self.again(known, DeadReason::TooLarge, true).await?;
+                    Err(error)
+                }
+                Err(error) => {
+                    self.again(known, DeadReason::HandoffFailed, false).await?;
+                    Err(error)
+                }
+            },
+            Verdict::Deny(_) => {
+                add(&self.counters.denied, 1);
+                self.close(known).await
+            }
+            Verdict::Retired => match self.remover.remove(&member, &entry, seq).await {
+                Ok(()) => {
+                    add(&self.counters.denied, 1);
+                    self.close(known).await
+                }
+                Err(error) => {
+                    self.again(known, DeadReason::DeleteFailed, false).await?;
+                    Err(error)
+                }
+            },
+            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+        }
+    }
+
+    fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {
+        self.space.parse_dinbox(&stored.subject) == Some(row.member())
+    }
+
+    async fn hand_off(
+        &self,
+        row: &DeadRow,
+        entry: &InboxEntry,
+        stored: &StoredMessage,
+    ) -> Result<(), NatsError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(SEQ_HEADER, entry.seq.to_string());
+        let msg_id = stored.headers.as_ref().and_then(|h| h.get(cotal_nats::headers::MSG_ID));
+        let id = msg_id.map(|value| envelope::redelivery_key(value.as_str(), again_after_end(row)));
+        let subject = self.space.dlv(&row.member());
+        let sent = self.connection.publish_confirmed(
+            subject,
+            Some(headers),
+            entry.msg.clone(),
+            id.as_deref(),
+        );
+        sent.await.map(drop)
+    }
+
+    async fn close(&mut self, known: Known) -> Result<(), NatsError> {
+        if !self.gate.is_open() {
+            return Ok(());
+        }
+        self.book.kv.delete(&dead_key(known.row.seq), Some(known.revision)).await?;
+        self.rows.parked.remove(&known.row.seq);
+        Ok(())
+    }
+
+    /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
+    /// It is told once a member and episode, which ends when one of its parked entries is delivered.
+    async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
+        let row = &known.row;
+        if self.losing.insert(row.owner.clone()) {
+            error!(
+                space = %self.space, member = %row.owner, channel = %row.channel,
+                seq = row.chat_seq, "parked entries are evicted from INBOX before they could be \
+                 delivered"
+            );
+        }
+        let owner = row.owner.clone();
+        self.close(known).await?;
+        // Only now: the row that was closed can come again from the watch, and must not count twice.
+        self.counters.add_missed(&owner, 1);
+        Ok(())
+    }
+
+    async fn again(
+        &mut self,
+        known: Known,
+        reason: DeadReason,
+        now_over: bool,
+    ) -> Result<(), NatsError> {
+        if !self.gate.is_open() {
+            return Ok(());
+        }
+        let Known { mut row, revision } = known;
+        let now = now_ms();
+        row.attempts += 1;
+        row.reason = reason;
+        if now_over || row.attempts > waiting::MAX_REDELIVERIES {
+            row.state = DeadState::GivenUp;
+            row.next_at = 0;
+            add(&self.counters.given_up, 1);
+            error!(
+                space = %self.space, member = %row.owner, seq = row.seq, reason = ?row.reason,
+                "a parked entry is given up; `cotal dead` lists it"
+            );
+        } else {
+            row.next_at = now + waiting::retry_delay_ms(row.attempts);
+        }
+        let seq = row.seq;
+        let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;
+        self.rows.parked.remove(&seq);
+        self.know(row, revision);
+        Ok(())
+    }
+}

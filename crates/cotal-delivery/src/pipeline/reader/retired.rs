@@ -1,0 +1,66 @@
+//! Removing what a retired lifecycle left behind: its entries, and the member row that a daemon may
+//! have left when it died inside a join (RDR-4, RDR-7).
+
+use std::sync::Arc;
+
+use cotal_nats::js::Deleted;
+use cotal_nats::{Connection, NatsError};
+use cotal_wire::envelope::{InboxEntry, Reason};
+use cotal_wire::names::member_key;
+use cotal_wire::{Lifecycle, Space};
+use tracing::{debug, info, warn};
+
+use crate::lease::gate::Gate;
+use crate::state::view::{Feed, View};
+
+/// Removes entries and stray rows of retired lifecycles.
+#[derive(Clone)]
+pub(crate) struct Remover {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
+}
+
+impl Remover {
+    /// Removes the entry at `seq` from the store. One that is gone already counts as removed.
+    ///
+    /// # Errors
+    /// When the broker does not confirm it: then the entry must not be acked.
+    pub(crate) async fn remove(
+        &self,
+        member: &Lifecycle,
+        entry: &InboxEntry,
+        seq: u64,
+    ) -> Result<(), NatsError> {
+        match self.connection.delete_message(&self.space.inbox_stream(), seq).await? {
+            Deleted::Deleted => {
+                debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed");
+            }
+            Deleted::AlreadyGone => {}
+        }
+        if entry.reason == Reason::DurableChannel && self.gate.is_open() {
+            self.remove_row(member, entry).await;
+        }
+        Ok(())
+    }
+
+    /// Best effort: the next entry tries it again.
+    async fn remove_row(&self, member: &Lifecycle, entry: &InboxEntry) {
+        let channel = &entry.channel;
+        let revision = {
+            let directory = self.view.directory();
+            directory.membership(channel, member).map(|row| row.revision)
+        };
+        let Some(revision) = revision else { return };
+        let key = member_key(channel, member);
+        match self.view.kv(Feed::Members).delete(&key, Some(revision)).await {
+            Ok(_) => {
+                info!(space = %self.space, %channel, "a stray member row of a retired lifecycle is removed");
+            }
+            Err(error) => {
+                warn!(space = %self.space, %channel, %error, "a retired lifecycle's member row stays");
+            }
+        }
+    }
+}

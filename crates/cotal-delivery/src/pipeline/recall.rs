@@ -1,0 +1,248 @@
+//! Recall: copies that were handed off and not yet acked, and that the member may no longer read, are
+//! taken out of its delivery stream, so that an agent that was away can never read them later.
+//!
+//! A leave takes nothing back: what lies inside a closed interval was rightly posted to the member.
+//! Only the ACL decides here, and a tombstone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::js::{ConsumerInfo, Deleted};
+use cotal_nats::{Connection, Get, NatsError, patiently};
+use cotal_rules::directory::Acl;
+use cotal_wire::{Channel, Lifecycle, Space};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use serde::Deserialize;
+use tokio::sync::{RwLock, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::lease::gate::Gate;
+use crate::pipeline::overflow::Caps;
+use crate::pipeline::progress::Batches;
+use crate::state::view::{Feed, View};
+
+/// Between two attempts when the broker does not do it.
+const RETRY: Duration = Duration::from_secs(2);
+/// Copies of one member that are looked at, or deleted, at once.
+const AT_ONCE: usize = 64;
+/// Takes copies of one member back; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Recaller {
+    pub(crate) space: Space,
+    pub(crate) connection: Connection,
+    pub(crate) view: Arc<View>,
+    pub(crate) gate: Gate,
+    pub(crate) batches: watch::Receiver<Batches>,
+    /// Held for reading by whoever hands off without counting it in `batches`.
+    pub(crate) handing_off: Arc<RwLock<()>>,
+    pub(crate) caps: Caps,
+}
+
+/// Takes copies back whenever an ACL changed.
+pub(crate) struct Recall {
+    pub(crate) recaller: Recaller,
+    pub(crate) changes: mpsc::Receiver<Lifecycle>,
+}
+
+#[derive(Deserialize)]
+struct OnChannel {
+    channel: Channel,
+}
+
+impl Recall {
+    /// Recalls until told to stop. Begins with every lifecycle whose ACL was ever changed, because a
+    /// daemon may have been away when it was.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let recaller = self.recaller;
+        let mut open: HashSet<Lifecycle> =
+            recaller.view.directory().changed_acls().into_iter().collect();
+        loop {
+            for member in open.clone() {
+                let recalled = tokio::select! {
+                    () = stop.cancelled() => return,
+                    recalled = recaller.recall(&member) => recalled,
+                };
+                match recalled {
+                    Ok(()) => drop(open.remove(&member)),
+                    Err(error) => {
+                        warn!(space = %recaller.space, %error, "a recall is tried again");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.changes.recv() => match changed {
+                    Some(member) => drop(open.insert(member)),
+                    None => return,
+                },
+                () = tokio::time::sleep(RETRY), if !open.is_empty() => {}
+            }
+        }
+    }
+}
+
+impl Recaller {
+    /// The same for an ACL row that was written just now and that the view may not have seen yet:
+    /// when this returns, no copy is left that the row forbids.
+    ///
+    /// # Errors
+    /// When the broker does not prove it; then some may be left.
+    pub(crate) async fn recall_current(&self, member: &Lifecycle) -> Result<(), NatsError> {
+        patiently(|| self.view.fresh(&[Feed::Acl])).await?;
+        self.recall(member).await
+    }
+
+    async fn recall(&self, member: &Lifecycle) -> Result<(), NatsError> {
+        let mut batches = self.batches.clone();
+        let judged = batches.borrow().judged;
+        if batches.wait_for(|batches| batches.settled >= judged).await.is_err() {
+            return Err(NatsError::Closed);
+        }
+        drop(self.handing_off.write().await);
+        self.gate.clone().open().await;
+        let place = Place::of(self.consumer(member).await?.as_ref());
+        let stream = self.space.dlv_stream();
+        // What is stored after this was judged by the ACL as it is now.
+        let last = patiently(|| self.connection.last_seq(&stream)).await?;
+        let taken = self.sweep(member, place, last).await?;
+        let unread = place.unread(&taken);
+        if unread > 0 {
+            info!(space = %self.space, member = %member.principal, unread, "copies were recalled");
+        }
+        Ok(())
+    }
+
+    /// Takes what is forbidden out of the stream up to `last`, and tells which sequences. What is
+    /// found splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at:
+    /// the broker tells only the next copy after a sequence.
+    async fn sweep(
+        &self,
+        member: &Lifecycle,
+        place: Place,
+        last: u64,
+    ) -> Result<Vec<u64>, NatsError> {
+        let subject = self.space.dlv(member);
+        let mut ranges = vec![(place.floor + 1, last)];
+        let mut looks = FuturesUnordered::new();
+        let mut taken = Vec::new();
+        loop {
+            while looks.len() < AT_ONCE
+                && let Some((from, to)) = ranges.pop()
+            {
+                if from <= to {
+                    looks.push(self.look(member, &subject, from, to));
+                }
+            }
+            let Some(look) = looks.next().await else { return Ok(taken) };
+            let Some(Found { seq, taken: gone, to }) = look? else { continue };
+            if gone {
+                taken.push(seq);
+                self.caps.recalled(member, u64::from(seq > place.delivered));
+            }
+            let rest = seq + 1;
+            if ranges.len() + looks.len() + 1 < AT_ONCE && rest < to {
+                let middle = rest + (to - rest) / 2;
+                ranges.extend([(middle + 1, to), (rest, middle)]);
+            } else {
+                ranges.push((rest, to));
+            }
+        }
+    }
+
+    /// Looks at the first copy of a range, and deletes it when it is forbidden.
+    async fn look(
+        &self,
+        member: &Lifecycle,
+        subject: &str,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<Found>, NatsError> {
+        let stream = self.space.dlv_stream();
+        let get = Get::NextBySubject { seq: from, subject };
+        let copy = patiently(|| self.connection.get_message(&stream, get)).await?;
+        let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
+        if self.may_keep(member, &copy.payload) {
+            return Ok(Some(Found { seq: copy.seq, taken: false, to }));
+        }
+        let deleted = patiently(|| async {
+            self.gate.clone().open().await;
+            self.connection.delete_message(&stream, copy.seq).await
+        });
+        let taken = deleted.await? == Deleted::Deleted;
+        Ok(Some(Found { seq: copy.seq, taken, to }))
+    }
+
+    /// The member's consumer. One that is gone was deleted by a retirement.
+    async fn consumer(&self, member: &Lifecycle) -> Result<Option<ConsumerInfo>, NatsError> {
+        let (stream, consumer) = (self.space.dlv_stream(), self.space.dlv_consumer(member));
+        match patiently(|| self.connection.consumer_info(&stream, &consumer)).await {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn may_keep(&self, member: &Lifecycle, copy: &[u8]) -> bool {
+        let Ok(OnChannel { channel }) = serde_json::from_slice(copy) else { return false };
+        match self.view.directory().acl(member) {
+            Acl::Row(row) => row.allows(&channel),
+            Acl::Retired => false,
+            // A missing row does not prove that the owner is gone (RDR-8).
+            Acl::Absent => true,
+        }
+    }
+}
+
+/// A copy in a range that ends at `to`.
+struct Found {
+    seq: u64,
+    /// Whether this look deleted it.
+    taken: bool,
+    to: u64,
+}
+
+/// How far a member had read when its recall began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    /// Everything at or below was acked.
+    floor: u64,
+    /// Everything beyond was never delivered.
+    delivered: u64,
+    /// How many in between were not acked; which, the broker does not say.
+    unacked: u64,
+}
+
+impl Place {
+    fn of(consumer: Option<&ConsumerInfo>) -> Self {
+        consumer.map_or_else(Self::default, |info| Self {
+            floor: info.ack_floor.stream_seq,
+            delivered: info.delivered.stream_seq,
+            unacked: info.num_ack_pending,
+        })
+    }
+
+    /// How many of `taken` the member had not acked, at most: exact unless it had acked some
+    /// forbidden copies above its ack floor and left others that it may keep.
+    fn unread(self, taken: &[u64]) -> u64 {
+        let beyond = taken.iter().filter(|&&seq| seq > self.delivered).count() as u64;
+        beyond + (taken.len() as u64 - beyond).min(self.unacked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_acked_above_the_floor_is_not_counted() {
+        let place = Place { floor: 10, delivered: 40, unacked: 2 };
+        assert_eq!(place.unread(&[]), 0);
+        assert_eq!(place.unread(&[11]), 1);
+        assert_eq!(place.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
+        assert_eq!(place.unread(&[11, 12, 13, 41, 50]), 4);
+        assert_eq!(Place::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
+    }
+}

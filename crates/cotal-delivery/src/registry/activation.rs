@@ -1,0 +1,182 @@
+//! Catch-up: what was posted between a join and the moment fan-out began to see its row.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use cotal_nats::{Bytes, NatsError, Outgoing, StoredMessage, Ticket};
+use cotal_rules::directory::Membership;
+use cotal_rules::fanout::{Copy, Plan};
+use cotal_rules::membership::{self as rules, CloseStep, SubjectFill};
+use cotal_wire::control::{JoinShortfall, Joined};
+use cotal_wire::envelope::{self, Reason};
+use cotal_wire::limits::PER_SUBJECT;
+use cotal_wire::rows::DeliveryClass;
+use cotal_wire::{Channel, Lifecycle};
+use tokio::time::timeout;
+
+use super::{Registry, RegistryError};
+use crate::counters::add;
+use crate::pipeline::fanout::copies::make_copies;
+use crate::pipeline::join_barrier::Joining;
+
+/// Posts read at once, and copies put before the reader at once.
+const CHUNK: usize = 200;
+/// How long the reader may take for a chunk.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+impl Registry {
+    /// Copies the posts after the start of the range, up to its end. `joining` ends with the last of
+    /// them on their way, or with an error.
+    pub(super) async fn catch_up(
+        &self,
+        channel: &Channel,
+        member: &Lifecycle,
+        generation: u64,
+        Range { start: after, end: until }: Range<u64>,
+        joining: Joining,
+    ) -> Result<(), RegistryError> {
+        let chat = self.space.chat_stream();
+        let filter = self.space.chat_channel(&channel.into());
+        let mut joining = Some(joining);
+        let mut next = after + 1;
+        while next <= until {
+            let page = self.connection.direct_next(&chat, next, &filter, CHUNK).await?;
+            let Some(last) = page.messages.last().map(|m| m.seq) else {
+                return Ok(());
+            };
+            let posts = page.messages.iter().filter(|m| m.seq <= until);
+            let copies = self.copies(posts, channel, member, generation);
+            next = last + 1;
+            if copies.is_empty() {
+                continue;
+            }
+            self.serves()?;
+            let count = copies.len() as u64;
+            let written = self.writer.submit(copies).await?;
+            if page.messages.len() < CHUNK || next > until {
+                // The last: what fan-out writes from here on stands behind it.
+                drop(joining.take());
+            }
+            self.taken(written, count).await?;
+        }
+        Ok(())
+    }
+
+    fn copies<'a>(
+        &self,
+        posts: impl Iterator<Item = &'a StoredMessage>,
+        channel: &Channel,
+        member: &Lifecycle,
+        generation: u64,
+    ) -> Vec<Outgoing> {
+        let mut copies = Vec::new();
+        for post in posts {
+            let Some((sender, found)) = self.space.parse_chat(&post.subject) else {
+                continue;
+            };
+            if found != *channel || sender == member.principal || !sender.has_real_owner() {
+                continue;
+            }
+            let Ok(head) = envelope::parse_post(&post.payload, &sender, channel) else {
+                continue;
+            };
+            let reason = Reason::DurableChannel;
+            let copy = Copy { member: member.clone(), generation, reason };
+            let plan =
+                Plan { class: DeliveryClass::Durable, copies: vec![copy], unsure: Vec::new() };
+            let payload: &Bytes = &post.payload;
+            let made = make_copies(&self.space, payload, post.seq, channel, &sender, &head, &plan);
+            copies.extend(made);
+        }
+        copies
+    }
+
+    /// Waits until a chunk is confirmed, and the reader has taken it.
+    async fn taken(&self, written: Ticket, count: u64) -> Result<(), RegistryError> {
+        written.await.map_err(|error| match error.failed.into_iter().next() {
+            Some((_, error)) => error,
+            None => NatsError::Closed,
+        })?;
+        add(&self.counters.copies, count);
+        self.reader_took().await
+    }
+
+    /// Waits until the reader has taken what INBOX holds, so that one member's catch-up never
+    /// reaches the store's cap.
+    async fn reader_took(&self) -> Result<(), RegistryError> {
+        let mark = self.connection.last_seq(&self.space.inbox_stream()).await?;
+        let mut reader = self.reader.clone();
+        let reached = timeout(TAKEN_WITHIN, reader.wait_for(|r| r.reached(mark))).await;
+        match reached {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(NatsError::Timeout {
+                what: "the trusted reader to take a catch-up".to_owned(),
+                after: TAKEN_WITHIN,
+            }
+            .into()),
+        }
+    }
+
+    /// The end of the window that begins after `join`, if it is whole: `None` when retention may
+    /// have taken a post of it. A window shorter than what one subject holds cannot have lost any.
+    pub(super) async fn whole_window(
+        &self,
+        channel: &Channel,
+        join: u64,
+    ) -> Result<Option<u64>, RegistryError> {
+        let state = self.connection.stream_state(&self.space.chat_stream()).await?;
+        let (first, fence) = (state.first_seq, state.last_seq);
+        if first <= join + 1 && fence.saturating_sub(join) < PER_SUBJECT {
+            return Ok(Some(fence));
+        }
+        let fills = self.fills(channel).await?;
+        Ok((!rules::window_evicted(join, first, &fills)).then_some(fence))
+    }
+
+    async fn fills(&self, channel: &Channel) -> Result<Vec<SubjectFill>, RegistryError> {
+        let chat = self.space.chat_stream();
+        let filter = self.space.chat_channel(&channel.into());
+        let mut fills = Vec::new();
+        let mut offset = 0;
+        loop {
+            let page = self.connection.stream_info_subjects(&chat, &filter, offset).await?;
+            let got = page.subjects.len() as u64;
+            for (subject, count) in page.subjects {
+                if count < PER_SUBJECT {
+                    continue;
+                }
+                let oldest = self.connection.direct_next(&chat, 1, &subject, 1).await?;
+                if let Some(oldest) = oldest.messages.first() {
+                    fills.push(SubjectFill { count, oldest: oldest.seq });
+                }
+            }
+            offset += got;
+            if got == 0 || offset >= page.total {
+                return Ok(fills);
+            }
+        }
+    }
+
+    /// Closes a row whose window is not whole, and says so.
+    pub(super) async fn close_evicted(
+        &self,
+        key: &str,
+        channel: &Channel,
+        member: &Lifecycle,
+        membership: &Membership,
+    ) -> Result<Joined, RegistryError> {
+        let evicted = Joined {
+            durable: false,
+            generation: membership.generation,
+            reason: Some(JoinShortfall::Evicted),
+        };
+        let change = self.change(channel, member, membership.join_cursor);
+        match rules::close_evicted(Some(membership), membership.generation, change) {
+            CloseStep::Write(write) => match self.write(key, &write, None).await {
+                Err(error) if !error.is_conflict() => Err(error),
+                _ => Ok(evicted),
+            },
+            CloseStep::Superseded => Ok(evicted),
+        }
+    }
+}

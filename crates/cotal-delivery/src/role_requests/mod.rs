@@ -1,0 +1,195 @@
+//! The keeper of role requests: who took each, and which their senders took back (ANY-1 to ANY-6).
+//!
+//! Every change is decided by `cotal_rules::anycast` over what the leaders have at this moment, and
+//! is a compare-and-set of one row. Invariant: a row that owes its sender a notice is never
+//! replaced before the notice is confirmed and marked.
+
+mod lists;
+mod notices;
+mod records;
+mod roles;
+mod status_and_cancel;
+mod sweep;
+mod take;
+
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+
+use cotal_nats::js::Deleted;
+use cotal_nats::{Connection, Get, NatsError};
+use cotal_rules::anycast::{Record, Request, Seen};
+use cotal_rules::directory::{Acl, Resolved};
+use cotal_wire::anycast::Created;
+use cotal_wire::control::Code;
+use cotal_wire::{Lifecycle, Principal, Space};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::clock::now_ms;
+use crate::lease::gate::Gate;
+use crate::registry::RegistryError;
+use crate::state::view::View;
+use records::{Found, Records};
+use roles::Roles;
+
+pub(crate) use take::Takes;
+
+use crate::census::Scanner;
+
+/// Rounds of compare-and-set before a caller is told that others are faster.
+const ROUNDS: usize = 16;
+/// Locks by sequence; a collision only makes two callers wait for each other.
+const STRIPES: usize = 256;
+
+/// The records of one lane and everything that is done to them.
+pub(crate) struct Keeper {
+    space: Space,
+    connection: Connection,
+    own: Principal,
+    view: Arc<View>,
+    gate: Gate,
+    records: Records,
+    roles: Roles,
+    turns: Box<[Mutex<()>; STRIPES]>,
+}
+
+/// What was read for one decision: TASK's creation time was the same before and after.
+struct Looked {
+    created: String,
+    request: Option<Request>,
+    found: Found,
+}
+
+impl Looked {
+    fn record(&self) -> Option<&Record> {
+        self.found.record.as_ref()
+    }
+
+    fn seen(&self, seq: u64) -> Seen<'_> {
+        Seen {
+            seq,
+            created: &self.created,
+            request: self.request.as_ref(),
+            record: self.record(),
+            now_ms: now_ms(),
+        }
+    }
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        space: &Space,
+        connection: &Connection,
+        own: &Principal,
+        view: &Arc<View>,
+        gate: &Gate,
+        scanner: &Scanner,
+    ) -> Self {
+        Self {
+            space: space.clone(),
+            connection: connection.clone(),
+            own: own.clone(),
+            view: Arc::clone(view),
+            gate: gate.clone(),
+            records: Records::new(space, connection, gate),
+            roles: Roles::new(scanner.clone()),
+            turns: Box::new(std::array::from_fn(|_| Mutex::new(()))),
+        }
+    }
+
+    /// How many values were met that are no record.
+    pub(crate) fn garbled(&self) -> u64 {
+        self.records.garbled()
+    }
+
+    /// One decision at a time about one request.
+    async fn turn(&self, seq: u64) -> MutexGuard<'_, ()> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(seq);
+        self.turns[usize::try_from(hash % STRIPES as u64).unwrap_or_default()].lock().await
+    }
+
+    async fn created(&self) -> Result<String, NatsError> {
+        Ok(self.connection.stream_info(&self.space.task_stream()).await?.created)
+    }
+
+    /// Reads everything that a decision about `seq` needs.
+    async fn look(&self, seq: u64) -> Result<Looked, RegistryError> {
+        for _ in 0..ROUNDS {
+            let before = self.created().await?;
+            let (request, found) = tokio::join!(self.request(seq), self.records.read(seq));
+            let created = self.created().await?;
+            if is_same(&before, &created) {
+                return Ok(Looked { created, request: request?, found: found? });
+            }
+        }
+        Err(RegistryError::refused(Code::Unavailable, "the task stream keeps being recreated"))
+    }
+
+    /// The request at `seq`, while it stands on TASK.
+    async fn request(&self, seq: u64) -> Result<Option<Request>, NatsError> {
+        if seq == 0 {
+            return Ok(None);
+        }
+        let stored = self.connection.get_message(&self.space.task_stream(), Get::Seq(seq)).await?;
+        let parsed = stored.and_then(|stored| self.space.parse_svc(&stored.subject));
+        Ok(parsed.map(|(role, sender)| Request { role, sender }))
+    }
+
+    /// Deletes a cancelled request, unless TASK was created anew since it was looked at.
+    async fn delete(&self, seq: u64, looked: &Looked) -> Result<(), NatsError> {
+        if !is_same(&self.created().await?, &looked.created) {
+            return Ok(());
+        }
+        may_write(&self.gate, || format!("the removal of request {seq}"))?;
+        match self.connection.delete_message(&self.space.task_stream(), seq).await? {
+            Deleted::Deleted | Deleted::AlreadyGone => Ok(()),
+        }
+    }
+
+    /// The last sequence on TASK before the lifecycle.
+    fn frontier(&self, member: &Lifecycle, created: &str) -> u64 {
+        match self.view.directory().acl(member) {
+            Acl::Row(row) => cotal_rules::anycast::frontier(row, created),
+            // It has no requests that anybody could still ask about.
+            Acl::Retired | Acl::Absent => u64::MAX,
+        }
+    }
+
+    /// Whether a later lifecycle bears the sender's name by now: it sent nothing at `seq`.
+    fn is_succeeded(&self, sender: &Principal, seq: u64, created: &str) -> bool {
+        let live = self.view.directory().live_lifecycle(sender);
+        matches!(live, Resolved::One(member) if seq <= self.frontier(&member, created))
+    }
+}
+
+/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
+/// it to the daemon that serves now.
+fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
+    if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    Created::parse(one).is_some_and(|created| Created::parse(other) == Some(created))
+}
+
+fn too_busy(seq: u64) -> RegistryError {
+    let why = format!("the record of request {seq} keeps changing; try again");
+    RegistryError::refused(Code::Conflict, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn any_2_a_lane_that_does_not_serve_changes_no_record() {
+        let (keeper, gate) = crate::lease::gate::gate();
+        let write = || may_write(&gate, || "a record".to_owned());
+        assert!(matches!(write(), Err(NatsError::Withheld { .. })));
+        keeper.set(Some(Instant::now() + Duration::from_secs(60)));
+        assert!(write().is_ok());
+        keeper.set(Some(Instant::now()));
+        assert!(matches!(write(), Err(NatsError::Withheld { .. })));
+    }
+}

@@ -1,0 +1,95 @@
+//! What senders are told: who has their request (ANY-3).
+//!
+//! Invariant: a notice is recorded before it is sent, because the unmarked row is its record, and
+//! marked after. A crash between makes it be sent again, under the id on which repeats collapse.
+
+use cotal_nats::NatsError;
+use cotal_rules::anycast::{Notice, Record, marked, owed};
+use cotal_wire::anycast::{NoticeData, NoticeKind};
+use cotal_wire::envelope::{From, Message, Part};
+use cotal_wire::names::DELIVERY;
+use cotal_wire::rows::RequestRow;
+use tracing::{info, warn};
+
+use super::{Keeper, may_write};
+use crate::state::view::Feed;
+
+impl Keeper {
+    /// Sends what a standing record owes, and marks it.
+    pub(super) async fn settle(&self, record: &Record) -> Result<(), NatsError> {
+        let before = self.records.before(record).await?;
+        self.tell(record, before.as_ref()).await
+    }
+
+    /// The same, where the record that it replaced is known.
+    pub(super) async fn tell(
+        &self,
+        record: &Record,
+        before: Option<&RequestRow>,
+    ) -> Result<(), NatsError> {
+        let Some(notice) = owed(&record.row, before) else { return Ok(()) };
+        self.view.fresh(&[Feed::Acl]).await?;
+        if self.is_succeeded(&notice.to, notice.seq, &record.row.stream_created) {
+            info!(space = %self.space, seq = notice.seq, "the sender of a taken request is retired");
+        } else {
+            self.send(&notice, record.row.at).await?;
+        }
+        match self.records.write(&marked(record), None).await {
+            Err(error) if !error.is_conflict() => Err(error),
+            // Whoever changed the row had to settle the notice first.
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells after a take, which stands whether or not its sender can be told now: the next take or
+    /// sweep tries it again.
+    pub(super) async fn tell_or_leave(&self, record: &Record, before: Option<&RequestRow>) {
+        if let Err(error) = self.tell(record, before).await {
+            let seq = record.row.seq;
+            warn!(space = %self.space, seq, %error, "the sender of a request is told later");
+        }
+    }
+
+    async fn send(&self, notice: &Notice, at: i64) -> Result<(), NatsError> {
+        may_write(&self.gate, || format!("the notice {}", notice.id))?;
+        let body = serde_json::to_vec(&self.message(notice, at)).unwrap_or_default();
+        let subject = self.space.inst(&notice.to, &self.own);
+        let sent = self.connection.publish_confirmed(subject, None, body.into(), Some(&notice.id));
+        let ack = sent.await?;
+        info!(
+            space = %self.space, seq = notice.seq, holder = %notice.holder,
+            repeated = ack.duplicate, "the sender of a request knows its holder"
+        );
+        Ok(())
+    }
+
+    fn message(&self, notice: &Notice, at: i64) -> Message {
+        let Notice { seq, role, holder, .. } = notice;
+        let text = match notice.kind {
+            NoticeKind::Taken => format!("{holder} has your request {seq} to {role}"),
+            NoticeKind::Moved => format!("your request {seq} to {role} moved to {holder}"),
+        };
+        let data =
+            NoticeData { kind: notice.kind, seq: *seq, role: role.clone(), holder: holder.clone() };
+        Message {
+            id: notice.id.clone(),
+            ts: at,
+            space: self.space.to_string(),
+            from: From {
+                id: self.own.to_string(),
+                name: DELIVERY.to_owned(),
+                role: Some(DELIVERY.to_owned()),
+            },
+            channel: None,
+            to: Some(notice.to.to_string()),
+            to_service: None,
+            mentions: Vec::new(),
+            parts: vec![
+                Part::Text { text },
+                Part::Data { data: serde_json::to_value(data).unwrap_or_default() },
+            ],
+            reply_to: None,
+            context_id: None,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The rows of the anycast bucket: as the leader has them, and as this process last knew them.
+//!
+//! Invariant: a value that is not exactly a record is no record and no absence. The last valid one
+//! stands, from the bucket's history or from memory, is reported, and is written back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError, WatchEvent};
+use cotal_rules::anycast::{Record, RecordWrite};
+use cotal_rules::membership::Expect;
+use cotal_wire::Space;
+use cotal_wire::names::{Bucket, parse_request_key, request_key};
+use cotal_wire::rows::RequestRow;
+use tokio::sync::watch;
+use tracing::{debug, error, warn};
+
+use super::{Keeper, may_write};
+use crate::lease::gate::Gate;
+use crate::state::view::{ViewError, watch_all};
+
+/// The bucket and what is known of it: a few hundred bytes for each request of the last day.
+pub(super) struct Records {
+    space: Space,
+    kv: Kv,
+    gate: Gate,
+    known: Mutex<BTreeMap<u64, Record>>,
+    scanned: watch::Sender<bool>,
+    garbled: AtomicU64,
+}
+
+/// What stands under a key.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The record in force, with the revision that a change must name.
+    pub(super) record: Option<Record>,
+    /// Without a record: the garbage that a new one must replace.
+    garbage: Option<u64>,
+}
+
+impl Records {
+    pub(super) fn new(space: &Space, connection: &Connection, gate: &Gate) -> Self {
+        Self {
+            space: space.clone(),
+            kv: Kv::new(connection, &space.bucket(Bucket::Anycast)),
+            gate: gate.clone(),
+            known: Mutex::default(),
+            scanned: watch::Sender::new(false),
+            garbled: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn garbled(&self) -> u64 {
+        self.garbled.load(Ordering::Relaxed)
+    }
+
+    /// Everything known, for a look that decides nothing.
+    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Record>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the first scan of the bucket is in.
+    pub(super) async fn scanned(&self) {
+        // The sender lives as long as this does.
+        let _ = self.scanned.subscribe().wait_for(|scanned| *scanned).await;
+    }
+
+    /// The record as the leader has it.
+    pub(super) async fn read(&self, seq: u64) -> Result<Found, NatsError> {
+        let Some(entry) = self.kv.get(&request_key(seq)).await? else {
+            self.known().remove(&seq);
+            return Ok(Found::default());
+        };
+        let Some(value) = entry.live() else {
+            self.forget(seq, entry.revision);
+            return Ok(Found::default());
+        };
+        match RequestRow::parse(value, seq) {
+            Ok(row) => {
+                let record = Record { row, revision: entry.revision };
+                self.note(record.clone());
+                Ok(Found { record: Some(record), garbage: None })
+            }
+            Err(_) => self.standing(seq, entry.revision).await,
+        }
+    }
+
+    /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of garbage
+    /// empties the history, and memory knows nothing from before this process.
+    async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
+        let mut last = self.known().get(&seq).cloned();
+        for entry in self.kv.history(&request_key(seq)).await?.iter().rev() {
+            if entry.revision >= revision {
+                continue;
+            }
+            if last.as_ref().is_some_and(|known| known.revision >= entry.revision) {
+                break;
+            }
+            let Some(value) = entry.live() else {
+                last = None;
+                break;
+            };
+            if let Ok(row) = RequestRow::parse(value, seq) {
+                last = Some(Record { row, revision: entry.revision });
+                break;
+            }
+        }
+        Ok(match last {
+            Some(record) => Found { record: Some(Record { revision, ..record }), garbage: None },
+            None => Found { record: None, garbage: Some(revision) },
+        })
+    }
+
+    /// The take that the record replaced, or none when it is the first. Garbage that lies between is
+    /// passed over, and so is the same take as it was written back over garbage.
+    pub(super) async fn before(&self, record: &Record) -> Result<Option<RequestRow>, NatsError> {
+        let seq = record.row.seq;
+        let entries = self.kv.history(&request_key(seq)).await?;
+        for entry in entries.iter().rev().filter(|entry| entry.revision < record.revision) {
+            let Some(value) = entry.live() else { return Ok(None) };
+            let Ok(row) = RequestRow::parse(value, seq) else { continue };
+            let take =
+                |row: &RequestRow| (row.stream_created.clone(), row.holder.clone(), row.delivery);
+            if take(&row) != take(&record.row) {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes over what was found.
+    pub(super) async fn write(
+        &self,
+        write: &RecordWrite,
+        garbage: Option<u64>,
+    ) -> Result<Record, NatsError> {
+        let key = request_key(write.row.seq);
+        may_write(&self.gate, || format!("the record {key}"))?;
+        let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
+        let revision = match (write.expect, garbage) {
+            (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
+                self.kv.update(&key, value, revision).await?
+            }
+            (Expect::Absent, None) => self.kv.create(&key, value).await?,
+        };
+        let record = Record { row: write.row.clone(), revision };
+        self.note(record.clone());
+        Ok(record)
+    }
+
+    /// Removes a record with its history.
+    pub(super) async fn remove(&self, seq: u64, revision: u64) -> Result<(), NatsError> {
+        may_write(&self.gate, || format!("the removal of record {seq}"))?;
+        let marker = self.kv.purge(&request_key(seq), Some(revision)).await?;
+        self.forget(seq, marker);
+        Ok(())
+    }
+
+    fn note(&self, record: Record) {
+        let mut known = self.known();
+        let newest = known.get(&record.row.seq).map_or(0, |known| known.revision);
+        if record.revision >= newest {
+            known.insert(record.row.seq, record);
+        }
+    }
+
+    fn forget(&self, seq: u64, marker: u64) {
+        let mut known = self.known();
+        if known.get(&seq).is_some_and(|known| known.revision < marker) {
+            known.remove(&seq);
+        }
+    }
+}
+
+impl Found {
+    pub(super) fn garbage(&self) -> Option<u64> {
+        self.garbage
+    }
+}
+
+impl Keeper {
+    /// Follows the bucket until its watch ends for good.
+    pub(super) async fn follow(&self) -> Result<(), ViewError> {
+        let records = &self.records;
+        let mut watch = watch_all(&records.kv).await?;
+        loop {
+            match watch.next().await? {
+                WatchEvent::Put { key, value, revision } => {
+                    let Some(seq) = parse_request_key(&key) else { continue };
+                    match RequestRow::parse(&value, seq) {
+                        Ok(row) => records.note(Record { row, revision }),
+                        Err(why) => self.repair(seq, revision, &why.to_string()).await,
+                    }
+                }
+                WatchEvent::Delete { key, revision, .. } => {
+                    if let Some(seq) = parse_request_key(&key) {
+                        records.forget(seq, revision);
+                    }
+                }
+                WatchEvent::InitialDone => {
+                    records.scanned.send_replace(true);
+                }
+                WatchEvent::Reset { bucket_recreated: true } => {
+                    let bucket = records.space.bucket(Bucket::Anycast);
+                    return Err(ViewError::Recreated { bucket });
+                }
+                WatchEvent::Reset { .. } | WatchEvent::Foreign { .. } => {}
+            }
+        }
+    }
+
+    /// Writes the last valid record over garbage, or a deletion where there was none.
+    async fn repair(&self, seq: u64, revision: u64, why: &str) {
+        let records = &self.records;
+        records.garbled.fetch_add(1, Ordering::Relaxed);
+        error!(
+            space = %self.space, seq, revision, why,
+            "a request record is garbled; the last valid one stands"
+        );
+        let _turn = self.turn(seq).await;
+        let repaired = async {
+            let Found { record, garbage } = records.standing(seq, revision).await?;
+            match (record, garbage) {
+                (Some(Record { row, revision }), _) => {
+                    let write = RecordWrite { row, expect: Expect::Revision(revision) };
+                    records.write(&write, None).await.map(drop)
+                }
+                (None, Some(garbage)) => {
+                    may_write(&self.gate, || format!("the removal of record {seq}"))?;
+                    records.kv.delete(&request_key(seq), Some(garbage)).await.map(drop)
+                }
+                (None, None) => Ok(()),
+            }
+        };
+        match repaired.await {
+            Ok(()) => warn!(space = %self.space, seq, "a garbled request record was repaired"),
+            Err(error) if error.is_conflict() => {
+                debug!(space = %self.space, seq, "a garbled request record was replaced meanwhile");
+            }
+            Err(error) => {
+                warn!(space = %self.space, seq, %error, "a garbled request record stays");
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What senders ask about their own requests (ANY-4, ANY-5).
+
+use cotal_nats::NatsError;
+use cotal_rules::anycast::{self as rules, Caller, CancelStep, Status, SweepStep};
+use cotal_wire::anycast::{Cancelled, HeldBy, StatusReply, Unrecorded};
+use cotal_wire::control::{Code, Reply};
+use cotal_wire::rows::RequestRow;
+use cotal_wire::{Lifecycle, Principal};
+use tracing::info;
+
+use super::{Keeper, Looked, ROUNDS, too_busy};
+use crate::control::rail::done;
+use crate::registry::RegistryError;
+
+impl Keeper {
+    /// Serves `anycastStatus`.
+    pub(crate) async fn status(
+        &self,
+        member: &Lifecycle,
+        seq: u64,
+    ) -> Result<StatusReply, RegistryError> {
+        if !self.is_of(&member.principal, seq).await? {
+            return Ok(StatusReply::Unrecorded { state: Unrecorded::Unknown });
+        }
+        let looked = self.look(seq).await?;
+        let frontier = self.frontier(member, &looked.created);
+        let caller = Caller { principal: &member.principal, frontier };
+        Ok(match rules::status(looked.seen(seq), caller) {
+            Status::Recorded(row) => {
+                let dated = self.dated(seq, &looked).await;
+                StatusReply::Recorded(Box::new(dated.unwrap_or_else(|| row.clone())))
+            }
+            Status::Queued => StatusReply::Unrecorded { state: Unrecorded::Queued },
+            Status::Unknown => StatusReply::Unrecorded { state: Unrecorded::Unknown },
+        })
+    }
+
+    /// Notes at once that the request has left the queue, when that shows, so that its sender need not
+    /// wait for the sweep to learn it.
+    async fn dated(&self, seq: u64, looked: &Looked) -> Option<RequestRow> {
+        let SweepStep::Write(write) = rules::sweep(looked.record()?, looked.seen(seq)) else {
+            return None;
+        };
+        Some(self.records.write(&write, None).await.ok()?.row)
+    }
+
+    /// Whether anything under this number is of the principal. What is not is unknown to it whatever
+    /// the stream, and a flood of such questions costs little.
+    async fn is_of(&self, principal: &Principal, seq: u64) -> Result<bool, NatsError> {
+        let (request, found) = tokio::join!(self.request(seq), self.records.read(seq));
+        let (request, found) = (request?, found?);
+        let asked = request.as_ref().map(|request| &request.sender);
+        let recorded = found.record.as_ref().map(|record| &record.row.sender);
+        Ok(asked == Some(principal) || recorded == Some(principal))
+    }
+
+    /// Serves `anycastCancel`.
+    pub(crate) async fn cancel(
+        &self,
+        member: &Lifecycle,
+        seq: u64,
+    ) -> Result<Reply, RegistryError> {
+        if !self.is_of(&member.principal, seq).await? {
+            return Ok(unknown(seq));
+        }
+        let _turn = self.turn(seq).await;
+        for _ in 0..ROUNDS {
+            let looked = self.look(seq).await?;
+            let frontier = self.frontier(member, &looked.created);
+            let caller = Caller { principal: &member.principal, frontier };
+            match rules::cancel(looked.seen(seq), caller) {
+                CancelStep::Write(write) => {
+                    match self.records.write(&write, looked.found.garbage()).await {
+                        Ok(_) => info!(space = %self.space, seq, "a request is cancelled"),
+                        Err(error) if error.is_conflict() => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                CancelStep::Settle => {
+                    if let Some(record) = looked.record() {
+                        self.settle(record).await?;
+                    }
+                }
+                CancelStep::Delete => self.delete(seq, &looked).await?,
+                CancelStep::Cancelled => return Ok(done(&Cancelled { cancelled: true })),
+                CancelStep::Conflict { holder } => {
+                    let why = format!("{holder} has request {seq} already");
+                    let data = serde_json::to_value(HeldBy { holder }).unwrap_or_default();
+                    return Ok(Reply::refused(Code::Conflict, why).with_data(data));
+                }
+                CancelStep::Unknown => return Ok(unknown(seq)),
+            }
+        }
+        Err(too_busy(seq))
+    }
+}
+
+/// The same for a stranger's request as for one that never existed.
+fn unknown(seq: u64) -> Reply {
+    let data = StatusReply::Unrecorded { state: Unrecorded::Unknown };
+    let data = serde_json::to_value(data).unwrap_or_default();
+    Reply::refused(Code::Invalid, format!("you have no request {seq}")).with_data(data)
+}

@@ -1,0 +1,140 @@
+//! The `ctl.anycast-take` service: a holder asks before it shows a request (ANY-1, ANY-2).
+
+use std::sync::Arc;
+
+use cotal_nats::{Message, NatsError, Subscription};
+use cotal_rules::anycast::{self as rules, Take, TakeStep};
+use cotal_wire::anycast::{NotTaken, TakeArgs, TakeRefusal, Taken};
+use cotal_wire::control::{Code, Reply, Request, op};
+use cotal_wire::names::ANYCAST_TAKE;
+use cotal_wire::{Principal, Space};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::roles::Held;
+use super::{Keeper, ROUNDS, too_busy};
+use crate::control::rail::{Rail, args, done, serve, unknown};
+use crate::loop_progress::Beat;
+use crate::registry::RegistryError;
+
+/// Everything the service needs.
+pub(crate) struct Takes {
+    pub(crate) rail: Rail,
+    pub(crate) keeper: Arc<Keeper>,
+}
+
+impl Takes {
+    /// Answers until told to stop; what is being worked on is finished.
+    pub(crate) async fn run(
+        self,
+        requests: Subscription,
+        beat: Beat,
+        stop: CancellationToken,
+    ) -> Result<(), NatsError> {
+        let service = Arc::new(self);
+        let answer = move |message| {
+            let service = Arc::clone(&service);
+            async move { service.answer(&message).await }
+        };
+        serve(requests, beat, &stop, answer).await
+    }
+
+    async fn answer(&self, message: &Message) {
+        let parse = |space: &Space, subject: &str| space.parse_ctl(ANYCAST_TAKE, subject);
+        let Some(call) = self.rail.call(message, parse) else { return };
+        let reply = match self.rail.read(message, &call.caller) {
+            Ok(request) => self.perform(&call.caller, request).await,
+            Err(refusal) => refusal,
+        };
+        self.rail.send(call.reply_to, &reply).await;
+    }
+
+    async fn perform(&self, caller: &Principal, request: Request) -> Reply {
+        if request.op != op::TAKE {
+            return unknown(&request.op, ANYCAST_TAKE);
+        }
+        let take = match args::<TakeArgs>(request.args) {
+            Ok(take) => take,
+            Err(refusal) => return refusal,
+        };
+        match self.keeper.take(caller, &take).await {
+            Ok(None) => done(&Taken { taken: true }),
+            Ok(Some(reason)) => {
+                debug!(space = %self.rail.space, seq = take.seq, %caller, ?reason, "a take is refused");
+                refused(take.seq, reason)
+            }
+            Err(error) => error.reply(),
+        }
+    }
+}
+
+fn refused(seq: u64, reason: TakeRefusal) -> Reply {
+    let (code, why) = match reason {
+        TakeRefusal::Cancelled => (Code::Conflict, "its sender took it back"),
+        TakeRefusal::Held => (Code::Conflict, "another holder or a later delivery has it"),
+        TakeRefusal::Recreated => (Code::Superseded, "the task stream was created anew"),
+        TakeRefusal::Gone => (Code::Conflict, "it has left the queue"),
+        TakeRefusal::NotYours => (Code::Denied, "it is for another role"),
+    };
+    let data = serde_json::to_value(NotTaken { reason }).unwrap_or_default();
+    Reply::refused(code, format!("request {seq} is not yours to work on: {why}")).with_data(data)
+}
+
+fn unseen(holder: &Principal) -> RegistryError {
+    let why = format!("the broker shows no connection of {holder} with a role; try again");
+    RegistryError::refused(Code::Unavailable, why)
+}
+
+impl Keeper {
+    /// Records a take, or says why not.
+    pub(super) async fn take(
+        &self,
+        holder: &Principal,
+        args: &TakeArgs,
+    ) -> Result<Option<TakeRefusal>, RegistryError> {
+        let TakeArgs { seq, stream_created, delivery } = args;
+        let _turn = self.turn(*seq).await;
+        for _ in 0..ROUNDS {
+            let looked = self.look(*seq).await?;
+            let role = match &looked.request {
+                Some(request) => match self.roles.of(holder, &request.role).await {
+                    Held::Role(role) => Some(role),
+                    Held::Untold => None,
+                    Held::Unseen => return Err(unseen(holder)),
+                },
+                None => None,
+            };
+            let take =
+                Take { holder, role: role.as_ref(), created: stream_created, delivery: *delivery };
+            let standing = looked.record();
+            match rules::take(looked.seen(*seq), take) {
+                TakeStep::Refused(why) => return Ok(Some(why)),
+                TakeStep::Taken => {
+                    if let Some(record) = standing.filter(|record| !record.row.notified) {
+                        let settled = self.settle(record).await;
+                        debug!(space = %self.space, seq, ?settled, "a take is asked for again");
+                    }
+                    return Ok(None);
+                }
+                TakeStep::Settle => {
+                    if let Some(record) = standing {
+                        self.settle(record).await?;
+                    }
+                }
+                TakeStep::Write(write) => {
+                    match self.records.write(&write, looked.found.garbage()).await {
+                        Ok(record) => {
+                            info!(space = %self.space, seq, %holder, delivery, "a request is taken");
+                            let before = standing.map(|record| &record.row);
+                            self.tell_or_leave(&record, before).await;
+                            return Ok(None);
+                        }
+                        Err(error) if error.is_conflict() => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+        Err(too_busy(*seq))
+    }
+}

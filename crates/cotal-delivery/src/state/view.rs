@@ -1,0 +1,394 @@
+//! What the lane knows of its space: members, ACLs, channels and presence, in memory, fed by
+//! watches.
+//!
+//! Invariant: whoever decides on a message first awaits [`View::fresh`] after that message arrived.
+//! Then the decision is as current as a read of the buckets at that moment would have been
+//! (`docs/wire.md` §5, *Current*). A watch that lags, stalls or is rebuilt makes `fresh` wait or
+//! fail; nothing is decided meanwhile.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, WatchOptions};
+use cotal_rules::directory::{Applied, Directory};
+use cotal_rules::fanout::{self, Plan, Post};
+use cotal_wire::names::{Bucket, member_key};
+use cotal_wire::{Channel, Lifecycle, Space};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tracing::{debug, error, warn};
+
+use crate::clock::now_ms;
+use crate::lease::gate::Gate;
+use crate::state::changes::Changes;
+
+/// How long a lagging watch is waited for before the caller is told.
+const FRESH_WITHIN: Duration = Duration::from_secs(5);
+/// Between two attempts to begin a watch.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
+
+/// A bucket that the view follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Feed {
+    Members,
+    Acl,
+    Channels,
+    Presence,
+}
+
+impl Feed {
+    pub(crate) const ALL: [Self; 4] = [Self::Members, Self::Acl, Self::Channels, Self::Presence];
+
+    fn bucket(self) -> Bucket {
+        match self {
+            Self::Members => Bucket::Members,
+            Self::Acl => Bucket::Acl,
+            Self::Channels => Bucket::Channels,
+            Self::Presence => Bucket::Presence,
+        }
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Why the view can no longer be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// The broker refuses the watch for good.
+    #[error(transparent)]
+    Nats(#[from] NatsError),
+    /// The bucket is another one now, so nothing in memory can be trusted.
+    #[error("bucket {bucket} was deleted and created again; the daemon must start anew")]
+    Recreated {
+        /// Which.
+        bucket: String,
+    },
+}
+
+/// How far one bucket has been applied.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    applied: u64,
+    scanned: bool,
+}
+
+#[derive(Debug)]
+struct Followed {
+    kv: Kv,
+    progress: watch::Sender<Progress>,
+}
+
+/// The directory and the feeds that keep it current.
+#[derive(Debug)]
+pub(crate) struct View {
+    space: Space,
+    writer_identity: String,
+    gate: Gate,
+    changes: Changes,
+    state: RwLock<State>,
+    feeds: [Followed; 4],
+    awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    directory: Directory,
+    /// The highest post that has been planned; changes only while the directory cannot.
+    routed: AtomicU64,
+}
+
+/// The moment at which a member row became visible to planning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// The row's revision.
+    pub(crate) revision: u64,
+    /// The highest post planned without it; every later one is planned with it.
+    pub(crate) routed: u64,
+}
+
+impl View {
+    /// A view that knows nothing yet; `writer_identity` signs the rows it puts back.
+    pub(crate) fn new(
+        connection: &Connection,
+        space: &Space,
+        writer_identity: &str,
+        gate: Gate,
+        changes: Changes,
+    ) -> Arc<Self> {
+        let followed = |feed: Feed| Followed {
+            kv: Kv::new(connection, &space.bucket(feed.bucket())),
+            progress: watch::Sender::new(Progress::default()),
+        };
+        Arc::new(Self {
+            space: space.clone(),
+            writer_identity: writer_identity.to_owned(),
+            gate,
+            changes,
+            state: RwLock::default(),
+            feeds: Feed::ALL.map(followed),
+            awaited: Mutex::default(),
+        })
+    }
+
+    /// The bucket under a feed, for reads and compare-and-set writes.
+    pub(crate) fn kv(&self, feed: Feed) -> &Kv {
+        &self.feeds[feed.index()].kv
+    }
+
+    /// The directory, for a decision that awaits nothing.
+    pub(crate) fn directory(&self) -> DirectoryRef<'_> {
+        DirectoryRef(self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Plans a post, and remembers that it was planned with the rows as they are now.
+    pub(crate) fn plan(&self, post: &Post<'_>) -> Plan {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.routed.fetch_max(post.seq, Ordering::SeqCst);
+        fanout::plan(*post, &state.directory, now_ms())
+    }
+
+    /// The highest post that has been planned.
+    pub(crate) fn routed(&self) -> u64 {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.routed.load(Ordering::SeqCst)
+    }
+
+    /// Follows one bucket until its watch ends for good.
+    pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
+        let mut watch = watch_all(self.kv(feed)).await?;
+        loop {
+            self.step(feed, &mut watch).await?;
+        }
+    }
+
+    async fn step(&self, feed: Feed, watch: &mut Watch) -> Result<(), ViewError> {
+        let progress = &self.feeds[feed.index()].progress;
+        match watch.next().await? {
+            WatchEvent::Put { key, value, revision } => {
+                if let Applied::Garbled(why) = self.apply(feed, &key, Some(&value), revision) {
+                    self.recover(feed, &key, revision, &why).await;
+                }
+                progress.send_modify(|p| p.applied = p.applied.max(revision));
+                self.tell_change(feed, &key).await;
+            }
+            WatchEvent::Delete { key, revision, .. } => {
+                self.apply(feed, &key, None, revision);
+                progress.send_modify(|p| p.applied = p.applied.max(revision));
+            }
+            WatchEvent::Foreign { revision } => {
+                progress.send_modify(|p| p.applied = p.applied.max(revision));
+            }
+            WatchEvent::InitialDone => progress.send_modify(|p| p.scanned = true),
+            WatchEvent::Reset { bucket_recreated: false } => {
+                debug!(space = %self.space, ?feed, "watch rebuilt");
+            }
+            WatchEvent::Reset { bucket_recreated: true } => {
+                return Err(ViewError::Recreated { bucket: self.space.bucket(feed.bucket()) });
+            }
+        }
+        Ok(())
+    }
+
+    /// A changed ACL may take back what was handed off. What the first scan brings is no change, and
+    /// neither is a row as it was provisioned: nothing was released before it.
+    async fn tell_change(&self, feed: Feed, key: &str) {
+        if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
+            return;
+        }
+        let Ok(member) = Lifecycle::parse(key) else { return };
+        if self.directory().is_changed_acl(&member) {
+            // The recall ends with the lane; then there is nobody to tell.
+            let _ = self.changes.send(member).await;
+        }
+    }
+
+    fn apply(&self, feed: Feed, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let applied = match feed {
+            Feed::Members => state.directory.apply_member(key, value, revision),
+            Feed::Acl => state.directory.apply_acl(key, value, revision),
+            Feed::Channels => state.directory.apply_channel(key, value, revision),
+            Feed::Presence => state.directory.apply_presence(key, value, revision),
+        };
+        if feed == Feed::Members {
+            let routed = state.routed.load(Ordering::SeqCst);
+            self.notify(key, Seen { revision, routed });
+        }
+        applied
+    }
+
+    /// A value that is not a row is no row and no absence: the last valid one stands. Where memory
+    /// has none, the bucket's history may.
+    async fn recover(&self, feed: Feed, key: &str, revision: u64, why: &str) {
+        error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stands");
+        if feed == Feed::Presence {
+            return;
+        }
+        match self.kv(feed).history(key).await {
+            Ok(entries) => self.recover_from(feed, key, &entries, revision),
+            Err(error) => {
+                // What stands behind the garbage is not known, so nothing is written over it.
+                warn!(space = %self.space, ?feed, %error, "the row's history is unreadable");
+                return;
+            }
+        }
+        if feed == Feed::Members {
+            self.write_back(key, revision).await;
+        }
+    }
+
+    /// Gives the directory the values before `garbled`, newest first, until one is a row. What lies
+    /// before a deletion is not in force any more.
+    fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
+        let older = entries.iter().rev().filter(|entry| entry.revision < garbled);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        for entry in older {
+            let Some(value) = entry.live() else { return };
+            let (directory, revision) = (&mut state.directory, entry.revision);
+            let applied = match feed {
+                Feed::Members => directory.recover_member(key, value, revision),
+                Feed::Acl => directory.recover_acl(key, value, revision),
+                Feed::Channels => directory.recover_channel(key, value, revision),
+                Feed::Presence => return,
+            };
+            if applied == Applied::Applied {
+                return;
+            }
+        }
+    }
+
+    /// Reads the intervals of earlier generations from the bucket's history, once per key and run:
+    /// rows state only their newest interval.
+    ///
+    /// # Errors
+    /// When the broker does not give the history; then the caller must not decide.
+    pub(crate) async fn learn(
+        &self,
+        channel: &Channel,
+        member: &Lifecycle,
+    ) -> Result<(), NatsError> {
+        let key = member_key(channel, member);
+        let entries = self.kv(Feed::Members).history(&key).await?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.iter().rev() {
+            let Some(value) = entry.live() else { break };
+            state.directory.recover_member(&key, value, entry.revision);
+        }
+        state.directory.history_read(channel, member);
+        Ok(())
+    }
+
+    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster. While
+    /// the lane does not serve, another daemon does it.
+    async fn write_back(&self, key: &str, garbled: u64) {
+        if !self.gate.is_open() {
+            return;
+        }
+        let last = self.directory().last_valid_member(key);
+        let Some(last) = last.filter(|last| last.garbled_revision == garbled) else {
+            return;
+        };
+        let written = match last.membership {
+            Some(membership) => {
+                let row = membership.to_row(&last.channel, &last.member, &self.writer_identity);
+                let Ok(row) = serde_json::to_vec(&row) else {
+                    return;
+                };
+                self.kv(Feed::Members).update(key, row.into(), garbled).await
+            }
+            None => self.kv(Feed::Members).delete(key, Some(garbled)).await,
+        };
+        match written {
+            Ok(revision) => {
+                warn!(space = %self.space, revision, "a garbled member row was repaired");
+            }
+            Err(error) if error.is_conflict() => {}
+            Err(error) => warn!(space = %self.space, %error, "a garbled member row stays"),
+        }
+    }
+
+    /// Waits until the first scan of every bucket is in.
+    pub(crate) async fn scanned(&self) {
+        for feed in &self.feeds {
+            let mut progress = feed.progress.subscribe();
+            if progress.wait_for(|p| p.scanned).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits until what the buckets hold *now* has been applied.
+    ///
+    /// # Errors
+    /// When the broker does not say so, or a watch stays behind: then nothing may be decided.
+    pub(crate) async fn fresh(&self, feeds: &[Feed]) -> Result<(), NatsError> {
+        let barriers = feeds.iter().map(|&feed| self.fresh_one(feed));
+        futures_util::future::try_join_all(barriers).await.map(drop)
+    }
+
+    async fn fresh_one(&self, feed: Feed) -> Result<(), NatsError> {
+        let followed = &self.feeds[feed.index()];
+        let mut progress = followed.progress.subscribe();
+        let caught_up = async {
+            loop {
+                let applied = progress.borrow_and_update().applied;
+                let Some(next) = followed.kv.next_after(applied).await? else {
+                    return Ok(());
+                };
+                if progress.wait_for(|p| p.applied >= next).await.is_err() {
+                    return Err(NatsError::Closed);
+                }
+            }
+        };
+        timeout(FRESH_WITHIN, caught_up).await.unwrap_or_else(|_| {
+            let what = format!("the watch of {} to catch up", self.space.bucket(feed.bucket()));
+            Err(NatsError::Timeout { what, after: FRESH_WITHIN })
+        })
+    }
+
+    /// Announces that the caller is about to write the member row `key`; what comes back tells when
+    /// planning began to see it.
+    pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<Seen> {
+        let (sender, receiver) = oneshot::channel();
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.entry(key.to_owned()).or_default().push(sender);
+        receiver
+    }
+
+    fn notify(&self, key: &str, seen: Seen) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        for sender in awaited.remove(key).into_iter().flatten() {
+            // The registry may have given the join up meanwhile; then nobody listens, rightly.
+            let _ = sender.send(seen);
+        }
+    }
+}
+
+/// A read lock on the directory.
+pub(crate) struct DirectoryRef<'a>(RwLockReadGuard<'a, State>);
+
+impl std::ops::Deref for DirectoryRef<'_> {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.0.directory
+    }
+}
+
+/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
+/// whether the broker is given up is the watchdog's to say.
+pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
+    loop {
+        match kv.watch(WatchOptions::default()).await {
+            Err(error) if error.is_transient() => {
+                warn!(bucket = kv.name(), %error, "not watched yet");
+                tokio::time::sleep(WATCH_AGAIN).await;
+            }
+            begun => return begun,
+        }
+    }
+}
