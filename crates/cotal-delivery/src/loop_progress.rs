@@ -13,8 +13,8 @@ use cotal_wire::rows::LeaseRow;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at a row that does not say ready yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Between two discard_scan at a row that does not say ready yet.
+const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// The parts of a lane that did not come round when they were called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,10 +58,10 @@ impl Progress {
     }
 
     /// The side of a loop called `name`.
-    pub(crate) fn beat(&self, name: &'static str) -> Beat {
+    pub(crate) fn beat(&self, name: &'static str) -> LoopReporter {
         let (answer, seen) = watch::channel(0);
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(name, seen);
-        Beat { call: self.call.subscribe(), answer }
+        LoopReporter { call: self.call.subscribe(), answer }
     }
 
     fn answers(&self) -> BTreeMap<&'static str, watch::Receiver<u64>> {
@@ -71,12 +71,12 @@ impl Progress {
 
 /// A loop's side: one more thing that it waits for.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub(crate) struct LoopReporter {
     call: watch::Receiver<u64>,
     answer: watch::Sender<u64>,
 }
 
-impl Beat {
+impl LoopReporter {
     /// Answers the next call; to be selected among the loop's own work, at its top. Cancel-safe.
     pub(crate) async fn answered(&mut self) {
         let call = self.called().await;
@@ -96,14 +96,14 @@ impl Beat {
 }
 
 /// Answers for the lease: only when the broker itself shows the row of this run, and it says ready.
-pub(crate) struct Witness {
+pub(crate) struct LeaseWitness {
     pub(crate) kv: Kv,
     pub(crate) incarnation: String,
-    pub(crate) beat: Beat,
+    pub(crate) beat: LoopReporter,
 }
 
-impl Witness {
-    /// Looks whenever it is called, until told to stop.
+impl LeaseWitness {
+    /// DiscardScan whenever it is called, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let mut call = tokio::select! {
@@ -114,7 +114,7 @@ impl Witness {
                 tokio::select! {
                     () = stop.cancelled() => return,
                     newer = self.beat.called() => call = newer,
-                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                    () = tokio::time::sleep(LEASE_POLL_EVERY) => {}
                 }
             }
             self.beat.answer(call);

@@ -90,7 +90,7 @@ impl AclRows {
 }
 
 /// What stands under one ACL key, with the revision that a write must replace.
-pub(crate) enum Standing {
+pub(crate) enum AclFound {
     /// A row; the last valid one where the latest value is garbled.
     Row(AclRow, u64),
     /// Garbage, and no valid row is left.
@@ -99,19 +99,19 @@ pub(crate) enum Standing {
     Absent,
 }
 
-pub(crate) async fn standing_acl(bucket: &Bucket, key: &str) -> Result<Standing, NatsError> {
+pub(crate) async fn standing_acl(bucket: &Bucket, key: &str) -> Result<AclFound, NatsError> {
     let Some(entry) = bucket.get(key).await? else {
-        return Ok(Standing::Absent);
+        return Ok(AclFound::Absent);
     };
     let Some(value) = entry.live() else {
-        return Ok(Standing::Absent);
+        return Ok(AclFound::Absent);
     };
     if let Ok(row) = AclRow::parse(value) {
-        return Ok(Standing::Row(row, entry.revision));
+        return Ok(AclFound::Row(row, entry.revision));
     }
     let last = last_valid_acl(&bucket.history(key).await?);
     Ok(last
-        .map_or(Standing::Garbled(entry.revision), |(row, _)| Standing::Row(row, entry.revision)))
+        .map_or(AclFound::Garbled(entry.revision), |(row, _)| AclFound::Row(row, entry.revision)))
 }
 
 /// The newest valid row of a history, or its tombstone: that is final whatever came after it.

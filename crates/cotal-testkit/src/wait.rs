@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 /// How long a state may take to come about on a busy machine.
 const WITHIN: Duration = Duration::from_secs(30);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Looks until `look` gives what `enough` accepts.
 ///
@@ -27,6 +27,6 @@ pub async fn eventually<T: Debug, F: Future<Output = T>>(
             return seen;
         }
         assert!(Instant::now() < deadline, "{what} did not come about; last seen: {seen:?}");
-        sleep(LOOK).await;
+        sleep(POLL_EVERY).await;
     }
 }

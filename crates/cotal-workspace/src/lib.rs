@@ -25,7 +25,7 @@ pub use lock::Reservation;
 pub use log::RotatingLog;
 pub use manifest::HostManifest;
 pub use mesh::{Durability, MeshFile, Mode};
-pub use record::{Component, PidFile, Standing};
+pub use record::{Component, PidFile, RecordState};
 pub use registry::{MeshEntry, MeshRegistry};
 pub use root::{Root, RootError, Segment, SegmentError};
 pub use secret::{Secret, SecretKey, SecretKind};

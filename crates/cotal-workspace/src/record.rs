@@ -45,7 +45,7 @@ impl Component {
 
 /// What a record is worth.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum RecordState {
     /// There is no record.
     Absent,
     /// The process lives and nothing speaks against it being the component.
@@ -130,8 +130,8 @@ impl PidFile {
     pub fn remove_if_stale(&self) -> Result<bool, RecordError> {
         let _held = FileLock::exclusive(&self.lock_path())?;
         match self.verify()? {
-            Standing::Stale(_) => self.clear().map(|()| true),
-            Standing::Absent | Standing::Live { .. } => Ok(false),
+            RecordState::Stale(_) => self.clear().map(|()| true),
+            RecordState::Absent | RecordState::Live { .. } => Ok(false),
         }
     }
 
@@ -144,10 +144,12 @@ impl PidFile {
     pub fn remove_if_foreign(&self) -> Result<bool, RecordError> {
         let _held = FileLock::exclusive(&self.lock_path())?;
         match self.verify()? {
-            Standing::Stale(Stale::Garbled | Stale::OtherProgram(_)) => self.clear().map(|()| true),
-            Standing::Stale(Stale::Gone(_) | Stale::Reused(_))
-            | Standing::Absent
-            | Standing::Live { .. } => Ok(false),
+            RecordState::Stale(Stale::Garbled | Stale::OtherProgram(_)) => {
+                self.clear().map(|()| true)
+            }
+            RecordState::Stale(Stale::Gone(_) | Stale::Reused(_))
+            | RecordState::Absent
+            | RecordState::Live { .. } => Ok(false),
         }
     }
 
@@ -155,25 +157,25 @@ impl PidFile {
     ///
     /// # Errors
     /// When the record exists and cannot be read.
-    pub fn verify(&self) -> Result<Standing, RecordError> {
+    pub fn verify(&self) -> Result<RecordState, RecordError> {
         let pid = match self.recorded()? {
-            None => return Ok(Standing::Absent),
-            Some(None) => return Ok(Standing::Stale(Stale::Garbled)),
+            None => return Ok(RecordState::Absent),
+            Some(None) => return Ok(RecordState::Stale(Stale::Garbled)),
             Some(Some(pid)) => pid,
         };
         if !process::is_alive(pid) {
-            return Ok(Standing::Stale(Stale::Gone(pid)));
+            return Ok(RecordState::Stale(Stale::Gone(pid)));
         }
         if let (Some(then), Some(now)) = (self.recorded_birth(pid), process::birth(pid))
             && then != now
         {
-            return Ok(Standing::Stale(Stale::Reused(pid)));
+            return Ok(RecordState::Stale(Stale::Reused(pid)));
         }
         let command_line = process::command_line(pid);
         if command_line.is_some_and(|args| !names(&args, self.component, &self.space)) {
-            return Ok(Standing::Stale(Stale::OtherProgram(pid)));
+            return Ok(RecordState::Stale(Stale::OtherProgram(pid)));
         }
-        Ok(Standing::Live { pid })
+        Ok(RecordState::Live { pid })
     }
 
     /// `None`: no record; `Some(None)`: a record without a number.
@@ -276,11 +278,11 @@ mod tests {
     #[test]
     fn lif_11_a_living_daemon_is_believed_and_the_file_is_its_bare_number() {
         let (_dir, file) = record();
-        assert_eq!(file.verify().unwrap(), Standing::Absent);
+        assert_eq!(file.verify().unwrap(), RecordState::Absent);
         let daemon = Running::with(&["cotal", "deliver", "--space", "main"]);
         file.write(daemon.pid()).unwrap();
         assert_eq!(std::fs::read_to_string(file.path()).unwrap(), format!("{}\n", daemon.pid()));
-        assert_eq!(file.verify().unwrap(), Standing::Live { pid: daemon.pid() });
+        assert_eq!(file.verify().unwrap(), RecordState::Live { pid: daemon.pid() });
         assert!(!file.remove_if_stale().unwrap());
     }
 
@@ -291,9 +293,9 @@ mod tests {
         let pid = daemon.pid();
         file.write(pid).unwrap();
         drop(daemon);
-        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Gone(pid)));
+        assert_eq!(file.verify().unwrap(), RecordState::Stale(Stale::Gone(pid)));
         assert!(file.remove_if_stale().unwrap());
-        assert_eq!(file.verify().unwrap(), Standing::Absent);
+        assert_eq!(file.verify().unwrap(), RecordState::Absent);
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "only the lock stays: {left:?}");
     }
@@ -307,14 +309,14 @@ mod tests {
         assert!(!file.remove_if_foreign().unwrap());
         drop(daemon);
         assert!(!file.remove_if_foreign().unwrap());
-        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Gone(pid)));
+        assert_eq!(file.verify().unwrap(), RecordState::Stale(Stale::Gone(pid)));
 
         let other = Running::with(&["vim", "notes"]);
         file.write(other.pid()).unwrap();
         assert!(file.remove_if_foreign().unwrap());
         std::fs::write(file.path(), "garbage").unwrap();
         assert!(file.remove_if_foreign().unwrap());
-        assert_eq!(file.verify().unwrap(), Standing::Absent);
+        assert_eq!(file.verify().unwrap(), RecordState::Absent);
     }
 
     #[test]
@@ -330,7 +332,7 @@ mod tests {
             let (_dir, file) = record();
             let other = Running::with(args);
             file.write(other.pid()).unwrap();
-            let wanted = Standing::Stale(Stale::OtherProgram(other.pid()));
+            let wanted = RecordState::Stale(Stale::OtherProgram(other.pid()));
             assert_eq!(file.verify().unwrap(), wanted, "{args:?}");
         }
     }
@@ -345,14 +347,14 @@ mod tests {
         birth.ticks -= 1;
         let text = format!("{pid} {} {}\n", birth.ticks, birth.boot);
         std::fs::write(file.birth_path(), text).unwrap();
-        assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Reused(pid)));
+        assert_eq!(file.verify().unwrap(), RecordState::Stale(Stale::Reused(pid)));
     }
 
     #[test]
     fn lif_11_what_cannot_be_read_proves_nothing() {
         let (_dir, file) = record();
         let daemon = Running::with(&["cotal", "deliver"]);
-        let live = Standing::Live { pid: daemon.pid() };
+        let live = RecordState::Live { pid: daemon.pid() };
         std::fs::write(file.path(), daemon.pid().to_string()).unwrap();
         assert_eq!(file.verify().unwrap(), live, "a record written by hand");
         for text in ["", "garbage", "1 2 3", &format!("{} x y", daemon.pid())] {
@@ -372,7 +374,7 @@ mod tests {
             std::thread::yield_now();
         }
         file.write(nameless.pid()).unwrap();
-        assert_eq!(file.verify().unwrap(), Standing::Live { pid: nameless.pid() });
+        assert_eq!(file.verify().unwrap(), RecordState::Live { pid: nameless.pid() });
     }
 
     #[test]
@@ -380,7 +382,7 @@ mod tests {
         for text in ["", "x", "0", "-1", "1 2"] {
             let (_dir, file) = record();
             std::fs::write(file.path(), text).unwrap();
-            assert_eq!(file.verify().unwrap(), Standing::Stale(Stale::Garbled), "{text:?}");
+            assert_eq!(file.verify().unwrap(), RecordState::Stale(Stale::Garbled), "{text:?}");
         }
     }
 
@@ -392,7 +394,7 @@ mod tests {
         file.write(old.pid()).unwrap();
         file.write(new.pid()).unwrap();
         assert!(!file.remove_if(old.pid()).unwrap());
-        assert_eq!(file.verify().unwrap(), Standing::Live { pid: new.pid() });
+        assert_eq!(file.verify().unwrap(), RecordState::Live { pid: new.pid() });
         assert!(file.remove_if(new.pid()).unwrap());
         assert!(!file.remove_if(new.pid()).unwrap());
     }

@@ -12,7 +12,7 @@ use tracing::debug;
 use crate::output::plain;
 
 /// Between two proofs, where the manager sets no watchdog.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const PROGRESS_PROOF_EVERY: Duration = Duration::from_secs(30);
 
 /// The way to the service manager.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Notifier {
     pub fn from_process() -> Option<Self> {
         std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
         // Three proofs fit into the time after which the manager gives this process up.
-        let every = sd_notify::watchdog_enabled().map_or(LOOK_EVERY, |within| within / 3);
+        let every = sd_notify::watchdog_enabled().map_or(PROGRESS_PROOF_EVERY, |within| within / 3);
         Some(Self { every, ready: false, status: String::new() })
     }
 

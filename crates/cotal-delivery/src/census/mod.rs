@@ -32,7 +32,7 @@ const BACK_WITHIN: Duration = Duration::from_millis(500);
 const RESCAN: Duration = Duration::from_millis(100);
 /// Scans that are begun again because connections came or went meanwhile.
 const SCANS: usize = 3;
-/// Most connections that one scan looks at.
+/// Most connections that one scan discard_scan at.
 const MOST_SEEN: usize = 1_000_000;
 
 /// Why nothing could be scanned or kicked.

@@ -23,12 +23,12 @@ pub(crate) const ACK_WAIT_NS: i64 = 60 * SHORT_ACK_WAIT_NS;
 /// The ack wait for a while, in nanoseconds.
 const SHORT_ACK_WAIT_NS: i64 = 1_000_000_000;
 /// How long it stays so short.
-const HASTEN_FOR: Duration = Duration::from_secs(3);
+const SHORT_FOR: Duration = Duration::from_secs(3);
 /// After a drop, what is really worked on is answered by then.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AFTER_DROP: Duration = Duration::from_secs(1);
 
 /// One consumer of the lane.
-pub(crate) struct Hasten {
+pub(crate) struct ShortAckWait {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) stream: String,
@@ -39,7 +39,7 @@ pub(crate) struct Hasten {
     pub(crate) waiting: Option<Arc<Counters>>,
 }
 
-impl Hasten {
+impl ShortAckWait {
     /// Runs until told to stop; `lost` tells whether something was left by whoever served before.
     pub(crate) async fn run(mut self, mut lost: bool, stop: CancellationToken) {
         let mut state = self.connection.state();
@@ -56,7 +56,7 @@ impl Hasten {
                 Some(false) => return stop.cancelled().await,
                 None => return,
             }
-            if stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(CHECK_AFTER_DROP)).await.is_none() {
                 return;
             }
             lost = self.is_owed().await;
@@ -76,7 +76,7 @@ impl Hasten {
 
     async fn for_a_while(&mut self, stop: &CancellationToken) {
         self.set(SHORT_ACK_WAIT_NS, stop).await;
-        stop.run_until_cancelled(tokio::time::sleep(HASTEN_FOR)).await;
+        stop.run_until_cancelled(tokio::time::sleep(SHORT_FOR)).await;
         self.set(ACK_WAIT_NS, stop).await;
     }
 

@@ -14,12 +14,12 @@ use crate::consumer::answers::log_failure;
 use crate::lease::gate::Gate;
 
 /// How long one look for messages lasts.
-const LOOK: Duration = Duration::from_secs(30);
+const CONSUMER_CHECK_EVERY: Duration = Duration::from_secs(30);
 /// Between two attempts to make a consumer again.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// A consumer that is read for as long as the lane lives.
-pub(crate) struct Intake {
+pub(crate) struct PullSource {
     space: Space,
     connection: Connection,
     stream: String,
@@ -34,7 +34,7 @@ pub(crate) struct Intake {
     held: Vec<Delivery>,
 }
 
-impl Intake {
+impl PullSource {
     /// Binds the consumer; `ahead` messages are pulled before they are worked on.
     pub(crate) async fn open(
         space: &Space,
@@ -79,7 +79,7 @@ impl Intake {
                     continue;
                 }
             }
-            match self.pull.gather(max, LOOK, gather).await {
+            match self.pull.gather(max, CONSUMER_CHECK_EVERY, gather).await {
                 Ok(batch) if batch.is_empty() => return Ok(batch),
                 Ok(batch) => self.held = batch,
                 Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
@@ -87,7 +87,7 @@ impl Intake {
                         space = %self.space, stream = self.stream, consumer = self.consumer,
                         "the consumer vanished under the daemon; it is created again"
                     );
-                    self.missing = Some((resume(), Instant::now() + AGAIN));
+                    self.missing = Some((resume(), Instant::now() + RETRY_AFTER));
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
@@ -134,7 +134,7 @@ impl Intake {
                 if matches!(error, NatsError::Refused { .. }) {
                     self.remove().await;
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_AFTER).await;
                 return Ok(false);
             }
         }
@@ -153,7 +153,7 @@ impl Intake {
             Ok(()) | Err(NatsError::Absent { .. }) => {}
             Err(error) => {
                 warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_AFTER).await;
             }
         }
     }

@@ -29,11 +29,11 @@ use crate::census::{ScanError, Scanner};
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
 use crate::credentials::adoption::{Proved, Renewal};
-use crate::loop_progress::Beat;
-use crate::pipeline::reader::waiting::Returned;
+use crate::loop_progress::LoopReporter;
+use crate::pipeline::reader::waiting::WaitingList;
 use crate::pipeline::recall::Recaller;
 use crate::registry::Registry;
-use crate::role_requests::Keeper;
+use crate::role_requests::RequestKeeper;
 use crate::state::view::View;
 
 /// Requests that wait for their turn; a caller of one beyond it times out and asks again.
@@ -43,7 +43,7 @@ const QUEUE: usize = 1_024;
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
 
 /// Everything the service needs.
-pub(crate) struct Admin {
+pub(crate) struct AdminApi {
     pub(crate) rail: Rail,
     pub(crate) view: Arc<View>,
     pub(crate) registry: Arc<Registry>,
@@ -51,18 +51,18 @@ pub(crate) struct Admin {
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
-    pub(crate) returned: Returned,
+    pub(crate) waiting_list: WaitingList,
     pub(crate) renewal: Arc<Renewal>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<RequestKeeper>,
     pub(crate) recaller: Recaller,
 }
 
-impl Admin {
+impl AdminApi {
     /// Answers until told to stop; what is being worked on is finished.
     pub(crate) async fn run(
         self,
         mut requests: Subscription,
-        mut beat: Beat,
+        mut beat: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -156,7 +156,7 @@ impl Admin {
                 Err(refusal) => refusal,
             },
             op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
-                Ok(a) => done(&self.returned.page(&a)),
+                Ok(a) => done(&self.waiting_list.page(&a)),
                 Err(refusal) => refusal,
             },
             op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {

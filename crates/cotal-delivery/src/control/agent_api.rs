@@ -13,42 +13,42 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
-use crate::loop_progress::Beat;
-use crate::pipeline::join_barrier::{Joining, Joins};
+use crate::loop_progress::LoopReporter;
+use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
 use crate::registry::{Registry, RegistryError};
-use crate::role_requests::Keeper;
+use crate::role_requests::RequestKeeper;
 use crate::state::view::View;
 
 /// Everything the service needs.
-pub(crate) struct Members {
+pub(crate) struct AgentApi {
     pub(crate) rail: Rail,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<RequestKeeper>,
 }
 
 /// A join that a daemon before this one left half done. Fan-out waits until it is dropped.
-pub(crate) struct HalfJoined {
+pub(crate) struct UnfinishedJoin {
     channel: Channel,
     member: Lifecycle,
-    joining: Joining,
+    joining: JoinInProgress,
 }
 
-impl HalfJoined {
+impl UnfinishedJoin {
     /// All of them that `view` knows.
-    pub(crate) fn all(view: &View, joins: &Joins) -> Vec<Self> {
+    pub(crate) fn all(view: &View, joins: &JoinBarrier) -> Vec<Self> {
         let found = view.directory().half_joined().into_iter();
         found.map(|(channel, member)| Self { channel, member, joining: joins.begin() }).collect()
     }
 }
 
-impl Members {
+impl AgentApi {
     /// Answers until told to stop; what is being worked on is finished. Each caller is answered in
     /// the order in which it asked: a leave that follows a join means that join.
     pub(crate) async fn run(
         self,
         requests: Subscription,
-        half_joined: Vec<HalfJoined>,
-        beat: Beat,
+        half_joined: Vec<UnfinishedJoin>,
+        beat: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -64,9 +64,13 @@ impl Members {
         served
     }
 
-    async fn resume_joins(self: Arc<Self>, half_joined: Vec<HalfJoined>, stop: CancellationToken) {
+    async fn resume_joins(
+        self: Arc<Self>,
+        half_joined: Vec<UnfinishedJoin>,
+        stop: CancellationToken,
+    ) {
         let mut gate = self.rail.gate.clone();
-        for HalfJoined { channel, member, joining } in half_joined {
+        for UnfinishedJoin { channel, member, joining } in half_joined {
             let resumed = tokio::select! {
                 () = stop.cancelled() => return,
                 resumed = async {

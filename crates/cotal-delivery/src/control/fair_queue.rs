@@ -15,7 +15,7 @@ const OVERHEAD: usize = 1_024;
 
 /// The queues. A caller has one while a request of it waits or is worked on.
 #[derive(Debug)]
-pub(crate) struct Queues<T> {
+pub(crate) struct FairQueue<T> {
     callers: HashMap<Principal, Queue<T>>,
     /// Whoever has something waiting and nothing under way, in the order of their turns.
     ready: VecDeque<Principal>,
@@ -28,19 +28,19 @@ struct Queue<T> {
     weight: usize,
 }
 
-impl<T> Default for Queues<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self { callers: HashMap::new(), ready: VecDeque::new(), weight: 0 }
     }
 }
 
-impl<T> Queues<T> {
+impl<T> FairQueue<T> {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.weight == 0
     }
 
-    /// Queues a request with a body of `size` bytes; says how many had to be dropped for it.
+    /// FairQueue a request with a body of `size` bytes; says how many had to be dropped for it.
     pub(crate) fn push(&mut self, caller: Principal, request: T, size: usize) -> usize {
         let queue = self.callers.entry(caller).or_insert_with_key(|caller| {
             self.ready.push_back(caller.clone());
@@ -103,7 +103,7 @@ mod tests {
         Principal::parse(&format!("local.{name}")).unwrap()
     }
 
-    fn next(queues: &mut Queues<u32>) -> Option<(String, u32)> {
+    fn next(queues: &mut FairQueue<u32>) -> Option<(String, u32)> {
         queues.next().map(|(caller, n)| (caller.actor().to_owned(), n))
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn one_request_of_a_caller_at_a_time_in_their_order_and_others_pass() {
-        let mut queues = Queues::default();
+        let mut queues = FairQueue::default();
         for n in 0..1_000 {
             assert_eq!(queues.push(caller("eve"), n, 10), 0);
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_caller_whose_requests_are_done() {
-        let mut queues = Queues::default();
+        let mut queues = FairQueue::default();
         queues.push(caller("bob"), 1, 10);
         assert_eq!(next(&mut queues), is("bob", 1));
         queues.done(caller("bob"));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_at_the_cost_of_whoever_has_the_most() {
-        let mut queues = Queues::default();
+        let mut queues = FairQueue::default();
         queues.push(caller("bob"), 0, 10);
         let mut dropped = 0;
         for n in 0..200 {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_lost_all_it_had_waiting_has_no_turn_and_can_ask_again() {
-        let mut queues = Queues::default();
+        let mut queues = FairQueue::default();
         queues.push(caller("eve"), 0, MOST);
         assert!(queues.is_empty());
         assert_eq!(next(&mut queues), None);

@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::control::fair_queue::Queues;
+use crate::control::fair_queue::FairQueue;
 use crate::credentials::adoption::settled;
 use crate::lease::gate::Gate;
-use crate::loop_progress::Beat;
+use crate::loop_progress::LoopReporter;
 
 /// Requests of one service that are worked on at once; more wait.
 const AT_ONCE: usize = 64;
@@ -113,7 +113,7 @@ impl Rail {
     pub(crate) async fn answer_probes(
         self,
         mut probes: Subscription,
-        mut beat: Beat,
+        mut beat: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         loop {
@@ -134,7 +134,7 @@ impl Rail {
 /// Answers requests until told to stop; what is being worked on is finished.
 pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
-    mut beat: Beat,
+    mut beat: LoopReporter,
     stop: &CancellationToken,
     answer: impl Fn(Message) -> F,
 ) -> Result<(), NatsError> {
@@ -163,12 +163,12 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
 /// caller takes one of the places that [`serve`] has, however much of it waits.
 pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
-    mut beat: Beat,
+    mut beat: LoopReporter,
     stop: &CancellationToken,
     caller: impl Fn(&Message) -> Option<Principal>,
     answer: impl Fn(Message) -> F,
 ) -> Result<(), NatsError> {
-    let mut queues = Queues::default();
+    let mut queues = FairQueue::default();
     let mut working = JoinSet::new();
     let mut callers = HashMap::new();
     let mut dropping = false;

@@ -27,7 +27,7 @@ const MOVE_AFTER: Duration = Duration::from_millis(250);
 /// How long the move may take, and how long replies are held for it.
 const MOVED_WITHIN: Duration = Duration::from_secs(5);
 /// How often a credential that is due, or has expired, is looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const STORE_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Longest sleep, so that a clock that was set is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -176,7 +176,7 @@ impl Renewal {
 
     /// Adopts what a renewal owner has stored, when it is due; says once that nobody has.
     async fn look(&self, told: &mut bool) {
-        if self.until_due().await > LOOK_EVERY {
+        if self.until_due().await > STORE_CHECK_EVERY {
             *told = false;
             return;
         }
@@ -198,7 +198,7 @@ impl Renewal {
             return LONGEST_SLEEP;
         };
         let left = (point * 1_000 - now_ms()).max(0).unsigned_abs();
-        Duration::from_millis(left).clamp(LOOK_EVERY, LONGEST_SLEEP)
+        Duration::from_millis(left).clamp(STORE_CHECK_EVERY, LONGEST_SLEEP)
     }
 }
 

@@ -18,10 +18,10 @@ use tracing::{error, info, warn};
 
 use crate::census::Scanner;
 use crate::clock::now_ms;
-use crate::consumer::ack_wait::{ACK_WAIT_NS, Hasten};
-use crate::consumer::pull_source::Intake;
-use crate::control::admin_api::Admin;
-use crate::control::agent_api::{HalfJoined, Members};
+use crate::consumer::ack_wait::{ACK_WAIT_NS, ShortAckWait};
+use crate::consumer::pull_source::PullSource;
+use crate::control::admin_api::AdminApi;
+use crate::control::agent_api::{AgentApi, UnfinishedJoin};
 use crate::control::rail::Rail;
 use crate::counters::Counters;
 use crate::credentials::Identity;
@@ -29,19 +29,19 @@ use crate::credentials::adoption::Renewal;
 use crate::lane::broker_watch::{BrokerWatch, Renewed};
 use crate::lease::gate::Gate;
 use crate::lease::keeper::Lease;
-use crate::loop_progress::{Progress, Witness};
+use crate::loop_progress::{LeaseWitness, Progress};
 use crate::pipeline::fanout::Fanout;
-use crate::pipeline::join_barrier::Joins;
-use crate::pipeline::overflow::{self, Caps};
-use crate::pipeline::parked::{DeadBook, Retrier, Rows};
+use crate::pipeline::join_barrier::JoinBarrier;
+use crate::pipeline::overflow::{self, OverflowReports};
+use crate::pipeline::parked::{DeadStore, Retrier, Rows};
 use crate::pipeline::progress::{Batches, ReaderProgress};
 use crate::pipeline::reader::Reader;
-use crate::pipeline::reader::discarded::Looks;
+use crate::pipeline::reader::discarded::DiscardScan;
 use crate::pipeline::reader::retired::Remover;
-use crate::pipeline::reader::waiting::Returned;
+use crate::pipeline::reader::waiting::WaitingList;
 use crate::pipeline::recall::{Recall, Recaller};
-use crate::registry::{self, Inventories, Registry, Turns};
-use crate::role_requests::{Keeper, Takes};
+use crate::registry::{self, Inventories, Registry, RowLocks};
+use crate::role_requests::{RequestKeeper, Takes};
 use crate::state::changes;
 use crate::state::view::{Feed, View};
 
@@ -83,8 +83,8 @@ pub(super) struct Parts {
     progress: Arc<watch::Sender<ReaderProgress>>,
     batches: Arc<watch::Sender<Batches>>,
     handing_off: Arc<RwLock<()>>,
-    returned: Returned,
-    joins: Joins,
+    waiting_list: WaitingList,
+    joins: JoinBarrier,
     recall: Mutex<Option<mpsc::Receiver<Lifecycle>>>,
 }
 
@@ -121,8 +121,8 @@ impl Parts {
             alive,
             batches: Arc::default(),
             handing_off: Arc::default(),
-            returned: Returned::default(),
-            joins: Joins::default(),
+            waiting_list: WaitingList::default(),
+            joins: JoinBarrier::default(),
             recall: Mutex::new(Some(recall)),
             counters: Arc::default(),
             progress: Arc::new(watch::Sender::new(ReaderProgress::default())),
@@ -196,11 +196,11 @@ impl Parts {
     ) -> Result<(), LaneError> {
         let inbox = self.writer(&self.space.inbox_stream()).await?;
         let dlv = self.writer(&self.space.dlv_stream()).await?;
-        let book = DeadBook::new(&self.connection, &self.space);
-        let caps = self.start_caps(tasks, stop).await?;
-        let backlog = self.start_reader(tasks, stop, dlv, book.clone(), caps.clone()).await?;
+        let book = DeadStore::new(&self.connection, &self.space);
+        let overflow = self.start_caps(tasks, stop).await?;
+        let backlog = self.start_reader(tasks, stop, dlv, book.clone(), overflow.clone()).await?;
         // Before fan-out, which would write to their members first.
-        let half_joined = HalfJoined::all(&self.view, &self.joins);
+        let unfinished_joins = UnfinishedJoin::all(&self.view, &self.joins);
         self.start_fanout(tasks, stop, inbox.clone(), backlog).await?;
         let retrier = Retrier {
             space: self.space.clone(),
@@ -211,18 +211,18 @@ impl Parts {
             book,
             rows: Rows::default(),
             remover: self.remover(),
-            caps: caps.clone(),
+            overflow: overflow.clone(),
             losing: HashSet::new(),
             handing_off: Arc::clone(&self.handing_off),
             beat: self.alive.beat("the retrier"),
         };
         let token = stop.clone();
         tasks.spawn(async move { Ok(retrier.run(token).await?) });
-        let recaller = self.recaller(caps);
+        let recaller = self.recaller(overflow);
         self.start_recall(tasks, stop, recaller.clone());
         self.start_witness(tasks, stop);
         let renewal = self.start_renewal(tasks, stop, renewed);
-        self.start_rails(tasks, stop, inbox, (renewal, recaller), half_joined).await?;
+        self.start_rails(tasks, stop, inbox, (renewal, recaller), unfinished_joins).await?;
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl Parts {
     }
 
     fn start_witness(&self, tasks: &mut Tasks, stop: &CancellationToken) {
-        let witness = Witness {
+        let witness = LeaseWitness {
             kv: Kv::new(&self.connection, &self.space.bucket(Bucket::Delivery)),
             incarnation: self.incarnation.clone(),
             beat: self.alive.beat("the lease"),
@@ -282,35 +282,35 @@ impl Parts {
         tasks: &mut Tasks,
         stop: &CancellationToken,
         writer: Writer,
-        dead: DeadBook,
-        caps: Caps,
+        dead: DeadStore,
+        overflow: OverflowReports,
     ) -> Result<u64, LaneError> {
         let stream = self.space.inbox_stream();
         let info = self.ensure(&stream, &self.space.reader_config()).await?;
-        self.hasten(tasks, stop, &stream, &info, Some(Arc::clone(&self.counters)));
+        self.shorten_ack_wait(tasks, stop, &stream, &info, Some(Arc::clone(&self.counters)));
         if info.num_pending == 0 && info.num_ack_pending == 0 {
             self.progress.send_replace(ReaderProgress::idle());
         }
         let backlog =
             self.connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
-        let intake = self.intake(&stream, READER, PULL_ENTRIES).await?;
+        let pulls = self.pulls(&stream, READER, PULL_ENTRIES).await?;
         let reader = Reader {
             space: self.space.clone(),
             view: Arc::clone(&self.view),
             writer,
-            intake,
+            pulls,
             gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             progress: Arc::clone(&self.progress),
             batches: Arc::clone(&self.batches),
             dead,
-            caps,
+            overflow,
             waiting: Waiting::default(),
-            returned: self.returned.clone(),
+            waiting_list: self.waiting_list.clone(),
             remover: self.remover(),
             removals: JoinSet::new(),
-            bookings: JoinSet::new(),
-            looks: Looks::new(&self.space, &self.connection),
+            records: JoinSet::new(),
+            discard_scan: DiscardScan::new(&self.space, &self.connection),
             floor: info.ack_floor.stream_seq,
             beat: self.alive.beat("the reader"),
         };
@@ -324,15 +324,15 @@ impl Parts {
         &self,
         tasks: &mut Tasks,
         stop: &CancellationToken,
-    ) -> Result<Caps, LaneError> {
-        let (caps, meter) = overflow::caps(&self.space, &self.connection, &self.counters);
+    ) -> Result<OverflowReports, LaneError> {
+        let (overflow, meter) = overflow::overflow(&self.space, &self.connection, &self.counters);
         meter.seed().await.map_err(broker("cannot read DLV"))?;
         let token = stop.clone();
         tasks.spawn(async move {
             meter.run(token).await;
             Ok(())
         });
-        Ok(caps)
+        Ok(overflow)
     }
 
     async fn start_fanout(
@@ -344,13 +344,13 @@ impl Parts {
     ) -> Result<(), LaneError> {
         let stream = self.space.chat_stream();
         let info = self.ensure(&stream, &self.space.fanout_config(None)).await?;
-        self.hasten(tasks, stop, &stream, &info, None);
+        self.shorten_ack_wait(tasks, stop, &stream, &info, None);
         let fanout = Fanout {
             space: self.space.clone(),
             connection: self.connection.clone(),
             view: Arc::clone(&self.view),
             writer,
-            intake: self.intake(&stream, FANOUT, PULL_POSTS).await?,
+            pulls: self.pulls(&stream, FANOUT, PULL_POSTS).await?,
             gate: self.gate.clone(),
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
@@ -372,7 +372,7 @@ impl Parts {
         stop: &CancellationToken,
         writer: Writer,
         (renewal, recaller): (Arc<Renewal>, Recaller),
-        half_joined: Vec<HalfJoined>,
+        unfinished_joins: Vec<UnfinishedJoin>,
     ) -> Result<(), LaneError> {
         let rail = Rail {
             space: self.space.clone(),
@@ -390,12 +390,12 @@ impl Parts {
         let keeper = self.start_keeper(tasks, stop, &rail).await?;
         let (inventories, reader) = registry::inventories(&self.view);
         let registry = Arc::new(self.registry(writer, inventories));
-        let members = Members {
+        let members = AgentApi {
             rail: rail.clone(),
             registry: Arc::clone(&registry),
             keeper: Arc::clone(&keeper),
         };
-        let admin = Admin {
+        let admin = AdminApi {
             rail: rail.clone(),
             view: Arc::clone(&self.view),
             registry,
@@ -403,7 +403,7 @@ impl Parts {
             incarnation: self.incarnation.clone(),
             since: now_ms(),
             scanner: self.scanner.clone(),
-            returned: self.returned.clone(),
+            waiting_list: self.waiting_list.clone(),
             renewal,
             keeper,
             recaller,
@@ -412,7 +412,7 @@ impl Parts {
         let token = stop.clone();
         let beat = self.alive.beat("the control rail");
         tasks.spawn(async move {
-            members.run(agents, half_joined, beat, token).await.map_err(broker(failed))
+            members.run(agents, unfinished_joins, beat, token).await.map_err(broker(failed))
         });
         let token = stop.clone();
         let beat = self.alive.beat("the admin rail");
@@ -436,11 +436,17 @@ impl Parts {
         tasks: &mut Tasks,
         stop: &CancellationToken,
         rail: &Rail,
-    ) -> Result<Arc<Keeper>, LaneError> {
+    ) -> Result<Arc<RequestKeeper>, LaneError> {
         let own = &self.identity.principal;
         let (space, connection) = (&self.space, &self.connection);
-        let keeper =
-            Arc::new(Keeper::new(space, connection, own, &self.view, &self.gate, &self.scanner));
+        let keeper = Arc::new(RequestKeeper::new(
+            space,
+            connection,
+            own,
+            &self.view,
+            &self.gate,
+            &self.scanner,
+        ));
         let takes = rail.bind(self.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
         let takes = takes.map_err(broker("cannot bind the control rails"))?;
         let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
@@ -465,7 +471,7 @@ impl Parts {
             counters: Arc::clone(&self.counters),
             reader: self.progress.subscribe(),
             writer_identity: self.incarnation.clone(),
-            turns: Turns::default(),
+            turns: RowLocks::default(),
             joins: self.joins.clone(),
             inventories,
         }
@@ -481,7 +487,7 @@ impl Parts {
         Ok(writer)
     }
 
-    fn recaller(&self, caps: Caps) -> Recaller {
+    fn recaller(&self, overflow: OverflowReports) -> Recaller {
         Recaller {
             space: self.space.clone(),
             connection: self.connection.clone(),
@@ -489,7 +495,7 @@ impl Parts {
             gate: self.gate.clone(),
             batches: self.batches.subscribe(),
             handing_off: Arc::clone(&self.handing_off),
-            caps,
+            overflow,
         }
     }
 
@@ -502,17 +508,17 @@ impl Parts {
         }
     }
 
-    async fn intake(
+    async fn pulls(
         &self,
         stream: &str,
         consumer: &str,
         ahead: usize,
-    ) -> Result<Intake, LaneError> {
-        Ok(Intake::open(&self.space, &self.connection, stream, consumer, ahead).await?)
+    ) -> Result<PullSource, LaneError> {
+        Ok(PullSource::open(&self.space, &self.connection, stream, consumer, ahead).await?)
     }
 
     /// Brings back what a crashed daemon had pulled: the lease proves that nobody works on it any more.
-    fn hasten(
+    fn shorten_ack_wait(
         &self,
         tasks: &mut Tasks,
         stop: &CancellationToken,
@@ -521,7 +527,7 @@ impl Parts {
         waiting: Option<Arc<Counters>>,
     ) {
         let lost = info.num_ack_pending > 0 || info.config.ack_wait != ACK_WAIT_NS;
-        let hasten = Hasten {
+        let shorten_ack_wait = ShortAckWait {
             space: self.space.clone(),
             connection: self.connection.clone(),
             stream: stream.to_owned(),
@@ -531,7 +537,7 @@ impl Parts {
         };
         let stop = stop.clone();
         tasks.spawn(async move {
-            hasten.run(lost, stop).await;
+            shorten_ack_wait.run(lost, stop).await;
             Ok(())
         });
     }

@@ -89,7 +89,7 @@ pub(crate) enum Release {
 
 /// What the keeper tells the lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum LeaseState {
     /// The claim is not decided.
     Claiming,
     /// The lease is held: bind, and say so.
@@ -102,21 +102,21 @@ pub(crate) enum Standing {
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     inputs: mpsc::Sender<Input>,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<LeaseState>,
     ready: watch::Receiver<bool>,
 }
 
 impl Lease {
     /// Waits until the lane may bind and serve.
     pub(crate) async fn granted(&mut self) {
-        if self.standing.wait_for(|standing| *standing == Standing::Serve).await.is_err() {
+        if self.standing.wait_for(|standing| *standing == LeaseState::Serve).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
     /// Waits until serving stops.
     pub(crate) async fn withdrawn(&mut self) {
-        if self.standing.wait_for(|standing| *standing == Standing::Quiet).await.is_err() {
+        if self.standing.wait_for(|standing| *standing == LeaseState::Quiet).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -127,7 +127,7 @@ impl Lease {
         let told = tokio::select! {
             biased;
             told = ready.wait_for(|ready| *ready) => told.map(|_| true).ok(),
-            told = standing.wait_for(|standing| *standing == Standing::Quiet) => {
+            told = standing.wait_for(|standing| *standing == LeaseState::Quiet) => {
                 told.map(|_| false).ok()
             }
         };
@@ -161,7 +161,7 @@ pub(crate) struct Keeper {
     gate: GateKeeper,
     started: Instant,
     inputs: mpsc::Receiver<Input>,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<LeaseState>,
     ready: watch::Sender<bool>,
     state: watch::Receiver<ConnState>,
     /// What the rules were told of the connection last; a redial may be over before they hear of it.
@@ -208,7 +208,7 @@ pub(crate) fn lease(
 ) -> (Lease, Keeper) {
     let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     let (sender, inputs) = mpsc::channel(INPUTS);
-    let (standing, seen) = watch::channel(Standing::Claiming);
+    let (standing, seen) = watch::channel(LeaseState::Claiming);
     let (ready, is_ready) = watch::channel(false);
     let keeper = Keeper {
         space: space.clone(),
@@ -271,12 +271,12 @@ impl Keeper {
             }
         }
         info!(space = %self.space, "the lease is held");
-        self.standing.send_replace(Standing::Serve);
+        self.standing.send_replace(LeaseState::Serve);
     }
 
     fn stop_serving(&self) {
         self.gate.set(None);
-        let served = self.standing.send_replace(Standing::Quiet) == Standing::Serve;
+        let served = self.standing.send_replace(LeaseState::Quiet) == LeaseState::Serve;
         if served && !self.rules.is_stopping() {
             warn!(space = %self.space, "serving stops until the lease is proven");
         }

@@ -1,4 +1,4 @@
-//! Joins under way, which fan-out lets pass first.
+//! JoinBarrier under way, which fan-out lets pass first.
 //!
 //! Between the moment at which a join reads its cursor and the moment at which its catch-up is handed to
 //! the writer, fan-out could write newer posts to the member than those that the catch-up copies, and
@@ -12,23 +12,23 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Longest wait for joins in one go. A join needs a few round trips.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 /// After such a wait nothing is waited for, for as long: joins cost fan-out a twentieth at most.
-const TIRED_FOR: Duration = Duration::from_secs(20);
+const NO_HOLD_FOR: Duration = Duration::from_secs(20);
 
 /// How many joins are between their cursor and their catch-up.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Joins(Arc<watch::Sender<usize>>);
+pub(crate) struct JoinBarrier(Arc<watch::Sender<usize>>);
 
 /// A join that fan-out waits for until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Joining(Joins);
+pub(crate) struct JoinInProgress(JoinBarrier);
 
-impl Joins {
+impl JoinBarrier {
     /// Announces a join that is about to read its cursor.
-    pub(crate) fn begin(&self) -> Joining {
+    pub(crate) fn begin(&self) -> JoinInProgress {
         self.0.send_modify(|joining| *joining += 1);
-        Joining(self.clone())
+        JoinInProgress(self.clone())
     }
 
     /// Whether one is under way.
@@ -43,7 +43,7 @@ impl Joins {
     }
 }
 
-impl Drop for Joining {
+impl Drop for JoinInProgress {
     fn drop(&mut self) {
         self.0.0.send_modify(|joining| *joining -= 1);
     }
@@ -51,23 +51,23 @@ impl Drop for Joining {
 
 /// Whether fan-out still waits for joins.
 #[derive(Debug, Default)]
-pub(crate) struct Deference {
+pub(crate) struct BarrierPolicy {
     since: Option<Instant>,
     tired_until: Option<Instant>,
 }
 
-impl Deference {
+impl BarrierPolicy {
     /// Until when to wait at most, given whether a join is under way; `None` when not to wait.
     pub(crate) fn until(&mut self, joining: bool, now: Instant) -> Option<Instant> {
         if !joining || self.tired_until.is_some_and(|until| now < until) {
             self.since = None;
             return None;
         }
-        let end = *self.since.get_or_insert(now) + PATIENCE;
+        let end = *self.since.get_or_insert(now) + LONGEST_HOLD;
         if now < end {
             return Some(end);
         }
-        (self.since, self.tired_until) = (None, Some(now + TIRED_FOR));
+        (self.since, self.tired_until) = (None, Some(now + NO_HOLD_FOR));
         None
     }
 }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_join_is_under_way_until_it_is_dropped() {
-        let joins = Joins::default();
+        let joins = JoinBarrier::default();
         let (first, second) = (joins.begin(), joins.begin());
         drop(first);
         assert!(joins.any());
@@ -88,8 +88,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_join_has_passed_when_it_is_dropped_or_takes_too_long() {
-        let joins = Joins::default();
-        let end = Instant::now() + PATIENCE;
+        let joins = JoinBarrier::default();
+        let end = Instant::now() + LONGEST_HOLD;
         joins.passed(end).await;
         assert!(Instant::now() < end, "there was none");
         let joining = joins.begin();
@@ -102,17 +102,25 @@ mod tests {
 
     #[test]
     fn fan_out_waits_for_joins_and_not_for_ever() {
-        let mut deference = Deference::default();
+        let mut barrier_policy = BarrierPolicy::default();
         let begin = Instant::now();
-        assert_eq!(deference.until(false, begin), None);
-        assert_eq!(deference.until(true, begin), Some(begin + PATIENCE));
-        assert_eq!(deference.until(false, begin + PATIENCE / 2), None, "it passed");
-        let again = begin + PATIENCE;
-        let end = again + PATIENCE;
-        assert_eq!(deference.until(true, again), Some(end), "another one is waited for anew");
-        assert_eq!(deference.until(true, again + PATIENCE / 2), Some(end), "the end stays");
-        assert_eq!(deference.until(true, end), None, "too long");
-        assert_eq!(deference.until(true, end + TIRED_FOR / 2), None, "joins follow on each other");
-        assert!(deference.until(true, end + TIRED_FOR).is_some());
+        assert_eq!(barrier_policy.until(false, begin), None);
+        assert_eq!(barrier_policy.until(true, begin), Some(begin + LONGEST_HOLD));
+        assert_eq!(barrier_policy.until(false, begin + LONGEST_HOLD / 2), None, "it passed");
+        let again = begin + LONGEST_HOLD;
+        let end = again + LONGEST_HOLD;
+        assert_eq!(barrier_policy.until(true, again), Some(end), "another one is waited for anew");
+        assert_eq!(
+            barrier_policy.until(true, again + LONGEST_HOLD / 2),
+            Some(end),
+            "the end stays"
+        );
+        assert_eq!(barrier_policy.until(true, end), None, "too long");
+        assert_eq!(
+            barrier_policy.until(true, end + NO_HOLD_FOR / 2),
+            None,
+            "joins follow on each other"
+        );
+        assert!(barrier_policy.until(true, end + NO_HOLD_FOR).is_some());
     }
 }

@@ -21,12 +21,12 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The reader's side: counts hand-offs and tells who could be full.
 #[derive(Debug, Clone)]
-pub(crate) struct Caps {
+pub(crate) struct OverflowReports {
     meter: Arc<Mutex<OverflowMeter>>,
     reports: mpsc::Sender<Lifecycle>,
 }
 
-impl Caps {
+impl OverflowReports {
     /// Counts one copy handed to each of `members`.
     pub(crate) fn handed_off<'a>(&self, members: impl Iterator<Item = &'a Lifecycle>) {
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl Caps {
 }
 
 /// Reads how much members have left unread, when it could be too much.
-pub(crate) struct CapMeter {
+pub(crate) struct OverflowCheck {
     space: Space,
     connection: Connection,
     counters: Arc<Counters>,
@@ -56,24 +56,24 @@ pub(crate) struct CapMeter {
 }
 
 /// A meter and its reporting side.
-pub(crate) fn caps(
+pub(crate) fn overflow(
     space: &Space,
     connection: &Connection,
     counters: &Arc<Counters>,
-) -> (Caps, CapMeter) {
+) -> (OverflowReports, OverflowCheck) {
     let (reporter, reports) = mpsc::channel(REPORTS);
     let meter = Arc::new(Mutex::new(OverflowMeter::default()));
-    let cap_meter = CapMeter {
+    let cap_meter = OverflowCheck {
         space: space.clone(),
         connection: connection.clone(),
         counters: Arc::clone(counters),
         meter: Arc::clone(&meter),
         reports,
     };
-    (Caps { meter, reports: reporter }, cap_meter)
+    (OverflowReports { meter, reports: reporter }, cap_meter)
 }
 
-impl CapMeter {
+impl OverflowCheck {
     /// Takes what DLV holds for every member before this lane hands anything over, so that misses
     /// are exact from the first on.
     ///

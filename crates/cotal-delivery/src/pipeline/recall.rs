@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerInfo, Deleted};
-use cotal_nats::{Connection, Get, NatsError, patiently};
+use cotal_nats::{Connection, Get, NatsError, retry_without_responder};
 use cotal_rules::directory::Acl;
 use cotal_wire::{Channel, Lifecycle, Space};
 use futures_util::StreamExt as _;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::lease::gate::Gate;
-use crate::pipeline::overflow::Caps;
+use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::progress::Batches;
 use crate::state::view::{Feed, View};
 
@@ -38,7 +38,7 @@ pub(crate) struct Recaller {
     pub(crate) batches: watch::Receiver<Batches>,
     /// Held for reading by whoever hands off without counting it in `batches`.
     pub(crate) handing_off: Arc<RwLock<()>>,
-    pub(crate) caps: Caps,
+    pub(crate) overflow: OverflowReports,
 }
 
 /// Takes copies back whenever an ACL changed.
@@ -91,7 +91,7 @@ impl Recaller {
     /// # Errors
     /// When the broker does not prove it; then some may be left.
     pub(crate) async fn recall_current(&self, member: &Lifecycle) -> Result<(), NatsError> {
-        patiently(|| self.view.fresh(&[Feed::Acl])).await?;
+        retry_without_responder(|| self.view.fresh(&[Feed::Acl])).await?;
         self.recall(member).await
     }
 
@@ -106,7 +106,7 @@ impl Recaller {
         let place = Place::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
         // What is stored after this was judged by the ACL as it is now.
-        let last = patiently(|| self.connection.last_seq(&stream)).await?;
+        let last = retry_without_responder(|| self.connection.last_seq(&stream)).await?;
         let taken = self.sweep(member, place, last).await?;
         let unread = place.unread(&taken);
         if unread > 0 {
@@ -126,24 +126,24 @@ impl Recaller {
     ) -> Result<Vec<u64>, NatsError> {
         let subject = self.space.dlv(member);
         let mut ranges = vec![(place.floor + 1, last)];
-        let mut looks = FuturesUnordered::new();
+        let mut discard_scan = FuturesUnordered::new();
         let mut taken = Vec::new();
         loop {
-            while looks.len() < AT_ONCE
+            while discard_scan.len() < AT_ONCE
                 && let Some((from, to)) = ranges.pop()
             {
                 if from <= to {
-                    looks.push(self.look(member, &subject, from, to));
+                    discard_scan.push(self.look(member, &subject, from, to));
                 }
             }
-            let Some(look) = looks.next().await else { return Ok(taken) };
+            let Some(look) = discard_scan.next().await else { return Ok(taken) };
             let Some(Found { seq, taken: gone, to }) = look? else { continue };
             if gone {
                 taken.push(seq);
-                self.caps.recalled(member, u64::from(seq > place.delivered));
+                self.overflow.recalled(member, u64::from(seq > place.delivered));
             }
             let rest = seq + 1;
-            if ranges.len() + looks.len() + 1 < AT_ONCE && rest < to {
+            if ranges.len() + discard_scan.len() + 1 < AT_ONCE && rest < to {
                 let middle = rest + (to - rest) / 2;
                 ranges.extend([(middle + 1, to), (rest, middle)]);
             } else {
@@ -152,7 +152,7 @@ impl Recaller {
         }
     }
 
-    /// Looks at the first copy of a range, and deletes it when it is forbidden.
+    /// DiscardScan at the first copy of a range, and deletes it when it is forbidden.
     async fn look(
         &self,
         member: &Lifecycle,
@@ -162,12 +162,12 @@ impl Recaller {
     ) -> Result<Option<Found>, NatsError> {
         let stream = self.space.dlv_stream();
         let get = Get::NextBySubject { seq: from, subject };
-        let copy = patiently(|| self.connection.get_message(&stream, get)).await?;
+        let copy = retry_without_responder(|| self.connection.get_message(&stream, get)).await?;
         let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
         if self.may_keep(member, &copy.payload) {
             return Ok(Some(Found { seq: copy.seq, taken: false, to }));
         }
-        let deleted = patiently(|| async {
+        let deleted = retry_without_responder(|| async {
             self.gate.clone().open().await;
             self.connection.delete_message(&stream, copy.seq).await
         });
@@ -178,7 +178,7 @@ impl Recaller {
     /// The member's consumer. One that is gone was deleted by a retirement.
     async fn consumer(&self, member: &Lifecycle) -> Result<Option<ConsumerInfo>, NatsError> {
         let (stream, consumer) = (self.space.dlv_stream(), self.space.dlv_consumer(member));
-        match patiently(|| self.connection.consumer_info(&stream, &consumer)).await {
+        match retry_without_responder(|| self.connection.consumer_info(&stream, &consumer)).await {
             Ok(info) => Ok(Some(info)),
             Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::{Registry, RegistryError};
 use crate::counters::add;
 use crate::pipeline::fanout::copies::make_copies;
-use crate::pipeline::join_barrier::Joining;
+use crate::pipeline::join_barrier::JoinInProgress;
 
 /// Posts read at once, and copies put before the reader at once.
 const CHUNK: usize = 200;
@@ -33,7 +33,7 @@ impl Registry {
         member: &Lifecycle,
         generation: u64,
         Range { start: after, end: until }: Range<u64>,
-        joining: Joining,
+        joining: JoinInProgress,
     ) -> Result<(), RegistryError> {
         let chat = self.space.chat_stream();
         let filter = self.space.chat_channel(&channel.into());

@@ -27,19 +27,19 @@ use tracing::{info, warn};
 
 use crate::counters::Counters;
 use crate::lease::gate::Gate;
-use crate::pipeline::join_barrier::{Joining, Joins};
+use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, Seen, View};
 
 pub(crate) use inventory::{Inventories, inventories};
-pub(crate) use row_locks::{Turn, Turns};
+pub(crate) use row_locks::{RowLock, RowLocks};
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 8;
 /// How long the view may take to apply a row just written.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Joins, leaves and listings of one lane.
+/// JoinBarrier, leaves and listings of one lane.
 pub(crate) struct Registry {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
@@ -49,8 +49,8 @@ pub(crate) struct Registry {
     pub(crate) counters: Arc<Counters>,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
     pub(crate) writer_identity: String,
-    pub(crate) turns: Turns,
-    pub(crate) joins: Joins,
+    pub(crate) turns: RowLocks,
+    pub(crate) joins: JoinBarrier,
     pub(crate) inventories: Inventories,
 }
 
@@ -172,7 +172,7 @@ impl Registry {
         }
     }
 
-    /// Takes a refused join's row back, also when a leave has closed it meanwhile. A rejoin looks at
+    /// Takes a refused join's row back, also when a leave has closed it meanwhile. A rejoin discard_scan at
     /// the ACL itself.
     async fn remove(
         &self,
@@ -232,7 +232,7 @@ impl Registry {
         member: &Lifecycle,
         membership: Membership,
         seen: Seen,
-        joining: Joining,
+        joining: JoinInProgress,
     ) -> Result<Joined, RegistryError> {
         let generation = membership.generation;
         let join = membership.join_cursor;
@@ -337,7 +337,7 @@ impl Registry {
         &self,
         channel: &Channel,
         member: &Lifecycle,
-        joining: Joining,
+        joining: JoinInProgress,
     ) -> Result<(), RegistryError> {
         let key = member_key(channel, member);
         let _turn = self.turn(&key, member).await?;
@@ -360,7 +360,7 @@ impl Registry {
     }
 
     /// Waits for a turn at a row; a lifecycle that is being retired gets none.
-    async fn turn(&self, key: &str, member: &Lifecycle) -> Result<Turn<'_>, RegistryError> {
+    async fn turn(&self, key: &str, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
         let turn = self.turns.take(key, member).await;
         turn.ok_or_else(|| RegistryError::refused(Code::Retired, "this lifecycle is being retired"))
     }

@@ -22,9 +22,9 @@ const ROWS: usize = 3;
 /// How long a rejoin waits for posts of earlier memberships; clients wait for 20 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The broker tells nobody how far a consumer has come.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Between two looks at what is parked: each reads the dead bucket.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const PROGRESS_POLL_EVERY: Duration = Duration::from_millis(50);
+/// Between two discard_scan at what is parked: each reads the dead bucket.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Registry {
     /// Waits until every closed row that the next membership would push out has served its purpose.
@@ -62,17 +62,17 @@ impl Registry {
     ) -> Result<(), NatsError> {
         let chat = self.space.chat_stream();
         while !self.has_passed(&chat, FANOUT, cursor).await? {
-            sleep(LOOK_EVERY).await;
+            sleep(PROGRESS_POLL_EVERY).await;
         }
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
         // What another owner's waiting entry holds up in the consumer, the reader may have taken long ago.
         while !self.reader.borrow().took(copied) && !self.has_passed(&inbox, READER, copied).await?
         {
-            sleep(LOOK_EVERY).await;
+            sleep(PROGRESS_POLL_EVERY).await;
         }
         while self.is_parked(channel, member).await? {
-            sleep(LOOK_AGAIN).await;
+            sleep(REFUSED_FOR).await;
         }
         Ok(())
     }

@@ -15,19 +15,19 @@ const STRIPES: usize = 256;
 
 /// The locks of a registry.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct RowLocks {
     rows: [Mutex<()>; STRIPES],
     lifecycles: [RwLock<()>; STRIPES],
     fenced: StdMutex<HashSet<Lifecycle>>,
 }
 
 /// A turn at one row.
-pub(crate) struct Turn<'a> {
+pub(crate) struct RowLock<'a> {
     _lifecycle: RwLockReadGuard<'a, ()>,
     _row: MutexGuard<'a, ()>,
 }
 
-impl Default for Turns {
+impl Default for RowLocks {
     fn default() -> Self {
         Self {
             rows: std::array::from_fn(|_| Mutex::new(())),
@@ -42,15 +42,15 @@ fn stripe(key: &impl Hash) -> usize {
     usize::try_from(hash % STRIPES as u64).unwrap_or_default()
 }
 
-impl Turns {
+impl RowLocks {
     /// Waits for a turn at the row `key` of `member`; `None` when the lifecycle is fenced.
-    pub(super) async fn take(&self, key: &str, member: &Lifecycle) -> Option<Turn<'_>> {
+    pub(super) async fn take(&self, key: &str, member: &Lifecycle) -> Option<RowLock<'_>> {
         let lifecycle = self.lifecycles[stripe(member)].read().await;
         if self.is_fenced(member) {
             return None;
         }
         let row = self.rows[stripe(&key)].lock().await;
-        Some(Turn { _lifecycle: lifecycle, _row: row })
+        Some(RowLock { _lifecycle: lifecycle, _row: row })
     }
 
     fn is_fenced(&self, member: &Lifecycle) -> bool {
@@ -77,7 +77,7 @@ mod tests {
 
     #[tokio::test]
     async fn inv_4_an_inventory_waits_for_the_turns_that_had_begun_and_none_begins_after_it() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(RowLocks::default());
         let bob = Lifecycle::parse(&format!("local.bob.{}", "b".repeat(26))).unwrap();
         let begun = turns.take("team/bob", &bob).await.expect("a turn");
         turns.fence(&bob);

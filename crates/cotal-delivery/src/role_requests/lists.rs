@@ -6,9 +6,9 @@ use cotal_wire::Lifecycle;
 use cotal_wire::anycast::{ListedRequest, ListedRequests, REQUESTS_PAGE, Standing};
 use cotal_wire::rows::{RequestRow, RequestState};
 
-use super::{Keeper, is_same};
+use super::{RequestKeeper, is_same};
 
-impl Keeper {
+impl RequestKeeper {
     /// Serves `anycastList`: what the lifecycle sent and is still known, by sequence.
     pub(crate) async fn list(
         &self,

@@ -41,7 +41,7 @@ const ROUNDS: usize = 16;
 const STRIPES: usize = 256;
 
 /// The records of one lane and everything that is done to them.
-pub(crate) struct Keeper {
+pub(crate) struct RequestKeeper {
     space: Space,
     connection: Connection,
     own: Principal,
@@ -75,7 +75,7 @@ impl Looked {
     }
 }
 
-impl Keeper {
+impl RequestKeeper {
     pub(crate) fn new(
         space: &Space,
         connection: &Connection,

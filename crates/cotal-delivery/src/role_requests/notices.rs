@@ -11,10 +11,10 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::rows::RequestRow;
 use tracing::{info, warn};
 
-use super::{Keeper, may_write};
+use super::{RequestKeeper, may_write};
 use crate::state::view::Feed;
 
-impl Keeper {
+impl RequestKeeper {
     /// Sends what a standing record owes, and marks it.
     pub(super) async fn settle(&self, record: &Record) -> Result<(), NatsError> {
         let before = self.records.before(record).await?;

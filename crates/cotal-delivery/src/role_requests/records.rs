@@ -16,7 +16,7 @@ use cotal_wire::rows::RequestRow;
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
-use super::{Keeper, may_write};
+use super::{RequestKeeper, may_write};
 use crate::lease::gate::Gate;
 use crate::state::view::{ViewError, watch_all};
 
@@ -179,7 +179,7 @@ impl Found {
     }
 }
 
-impl Keeper {
+impl RequestKeeper {
     /// Follows the bucket until its watch ends for good.
     pub(super) async fn follow(&self) -> Result<(), ViewError> {
         let records = &self.records;

@@ -8,11 +8,11 @@ use cotal_wire::rows::RequestRow;
 use cotal_wire::{Lifecycle, Principal};
 use tracing::info;
 
-use super::{Keeper, Looked, ROUNDS, too_busy};
+use super::{Looked, ROUNDS, RequestKeeper, too_busy};
 use crate::control::rail::done;
 use crate::registry::RegistryError;
 
-impl Keeper {
+impl RequestKeeper {
     /// Serves `anycastStatus`.
     pub(crate) async fn status(
         &self,

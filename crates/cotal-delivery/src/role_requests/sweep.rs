@@ -7,12 +7,12 @@ use cotal_rules::anycast::{self as rules, KEEP_MS, Record, SweepStep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{Keeper, ROUNDS};
+use super::{ROUNDS, RequestKeeper};
 use crate::clock::now_ms;
 use crate::registry::RegistryError;
 use crate::state::view::ViewError;
 
-impl Keeper {
+impl RequestKeeper {
     /// Follows the records and sweeps them until told to stop.
     pub(crate) async fn run(
         &self,

@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::roles::Held;
-use super::{Keeper, ROUNDS, too_busy};
+use super::{ROUNDS, RequestKeeper, too_busy};
 use crate::control::rail::{Rail, args, done, serve, unknown};
-use crate::loop_progress::Beat;
+use crate::loop_progress::LoopReporter;
 use crate::registry::RegistryError;
 
 /// Everything the service needs.
 pub(crate) struct Takes {
     pub(crate) rail: Rail,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<RequestKeeper>,
 }
 
 impl Takes {
@@ -28,7 +28,7 @@ impl Takes {
     pub(crate) async fn run(
         self,
         requests: Subscription,
-        beat: Beat,
+        beat: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -85,7 +85,7 @@ fn unseen(holder: &Principal) -> RegistryError {
     RegistryError::refused(Code::Unavailable, why)
 }
 
-impl Keeper {
+impl RequestKeeper {
     /// Records a take, or says why not.
     pub(super) async fn take(
         &self,

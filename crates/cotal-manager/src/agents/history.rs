@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Creds, NatsError, patiently};
+use cotal_nats::{Creds, NatsError, retry_without_responder};
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::Lifecycle;
 use cotal_wire::profile::{AgentGrant, Profile};
@@ -37,7 +37,8 @@ impl Agents {
         let creds = Creds::parse(minted.creds.expose())?;
         let connection = connect(&self.broker, "cotal end of a history read", creds).await?;
         let (chat, consumer) = (space.chat_stream(), space.chathist_consumer(lifecycle));
-        let deleted = patiently(|| connection.delete_consumer(&chat, &consumer)).await;
+        let deleted =
+            retry_without_responder(|| connection.delete_consumer(&chat, &consumer)).await;
         connection.close(CLOSE_WITHIN).await;
         match deleted {
             Ok(()) | Err(NatsError::Absent { .. }) => Ok(()),

@@ -22,14 +22,14 @@ use serde_json::json;
 use super::{AgentName, Agents, known_key, provisioning};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::{Doing, ManagerError};
-use crate::rows::{Standing, bucket, standing_acl};
+use crate::rows::{AclFound, bucket, standing_acl};
 
 /// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
 const ROUNDS: usize = 8;
 /// Longest list of channels in a record, in bytes: a file beyond a few MiB is not read back.
 const RECORDED: usize = 1024 * 1024;
 /// Between two evictions of somebody who is still seen.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const EVICTION_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// How far a retirement has come; the next step is not begun before this is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,7 +48,8 @@ pub enum Done {
     /// Member rows, consumers and the credential are deleted.
     Deleted,
     /// A tombstone stands and the name is free.
-    Buried,
+    #[serde(alias = "buried")]
+    Tombstoned,
 }
 
 /// The record of a retirement that has begun. It holds the uid, so it is as private as a credential.
@@ -132,10 +133,10 @@ impl Retirement<'_> {
                 agents.bury(lifecycle).await?;
                 provisioning::forget(agents, &lifecycle.principal)?;
                 files::remove(&self.path)?;
-                self.record.done = Done::Buried;
-                return Ok(Done::Buried);
+                self.record.done = Done::Tombstoned;
+                return Ok(Done::Tombstoned);
             }
-            Done::Buried => return Ok(Done::Buried),
+            Done::Tombstoned => return Ok(Done::Tombstoned),
         };
         self.record.done = done;
         self.record.save(&self.path)?;
@@ -150,7 +151,7 @@ impl Agents {
     /// When a step cannot be done or proven; the name stays held, and running it again continues.
     pub async fn retire(&self, name: &AgentName) -> Result<Retired, ManagerError> {
         let mut retirement = self.begin_retirement(name).await?;
-        while retirement.step().await? != Done::Buried {}
+        while retirement.step().await? != Done::Tombstoned {}
         Ok(Retired {
             principal: name.principal().clone(),
             channels: retirement.record.channels,
@@ -250,9 +251,9 @@ impl Agents {
         for _ in 0..ROUNDS {
             let standing = standing_acl(&acl, &key).await.doing(doing)?;
             let (mut row, revision) = match standing {
-                Standing::Row(row, revision) => (row, revision),
-                Standing::Garbled(revision) if anew => (reads_nothing(), revision),
-                Standing::Garbled(_) | Standing::Absent => {
+                AclFound::Row(row, revision) => (row, revision),
+                AclFound::Garbled(revision) if anew => (reads_nothing(), revision),
+                AclFound::Garbled(_) | AclFound::Absent => {
                     return Err(ManagerError::NoSuchAgent(principal.clone()));
                 }
             };
@@ -317,7 +318,7 @@ impl Agents {
             if eviction.verified_gone {
                 return Ok(kicked);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(EVICTION_RETRY_AFTER).await;
             if started.elapsed() >= Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs()) {
                 return Err(ManagerError::NotGone {
                     principal: principal.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cotal_wire::Space;
 use cotal_workspace::lock::LockError;
 use cotal_workspace::record::Stale;
-use cotal_workspace::{Component, PidFile, Reservation, Root, Segment, Standing};
+use cotal_workspace::{Component, PidFile, RecordState, Reservation, Root, Segment};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
@@ -24,7 +24,7 @@ pub(super) const STOP_WITHIN: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// A launch holds the reservation no longer, so whoever holds it longer is stopping the daemon.
 const LAUNCH_TAKES: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const EXIT_POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// What a stop does while another stop runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Daemon {
 
     fn is_recorded(&self) -> Result<bool, ManagerError> {
         let standing = self.record.verify()?;
-        Ok(matches!(standing, Standing::Live { pid } if Some(pid) == self.child.id()))
+        Ok(matches!(standing, RecordState::Live { pid } if Some(pid) == self.child.id()))
     }
 
     /// Waits until it ends. Cancel-safe.
@@ -202,20 +202,20 @@ pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, Man
 /// When the record cannot be read.
 pub fn dead_daemon(root: &Root, space: &Space) -> Result<Option<u32>, ManagerError> {
     Ok(match daemon_record(root, space).verify()? {
-        Standing::Stale(Stale::Gone(pid) | Stale::Reused(pid)) => Some(pid),
-        Standing::Stale(_) | Standing::Live { .. } | Standing::Absent => None,
+        RecordState::Stale(Stale::Gone(pid) | Stale::Reused(pid)) => Some(pid),
+        RecordState::Stale(_) | RecordState::Live { .. } | RecordState::Absent => None,
     })
 }
 
 pub(super) fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {
-    let Standing::Live { pid } = record.verify()? else {
+    let RecordState::Live { pid } = record.verify()? else {
         return Ok(None);
     };
     let Some(process) = Process::open(pid)? else {
         return Ok(None);
     };
     // Judged again with the process in hand: the number may have been reused before it was.
-    Ok((record.verify()? == Standing::Live { pid }).then_some(process))
+    Ok((record.verify()? == RecordState::Live { pid }).then_some(process))
 }
 
 /// Stops the daemon of a space as LIF-10 says, one that is still starting included; `None` when
@@ -264,7 +264,7 @@ async fn reserve(
     loop {
         match Reservation::try_acquire(&path) {
             Err(LockError::Held { .. }) if until.is_none_or(|until| Instant::now() < until) => {
-                sleep(LOOK_EVERY).await;
+                sleep(EXIT_POLL_EVERY).await;
             }
             taken => return Ok(taken?),
         }
@@ -283,7 +283,7 @@ mod tests {
         let record = daemon_record(&root, &space);
         record.write(std::process::id()).unwrap();
         assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
-        assert_eq!(record.verify().unwrap(), Standing::Absent);
+        assert_eq!(record.verify().unwrap(), RecordState::Absent);
     }
 
     #[tokio::test]
@@ -299,7 +299,7 @@ mod tests {
         }
         assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
         assert_eq!(dead_daemon(&root, &space).unwrap(), Some(pid));
-        assert_eq!(launched_record(&root, &space).verify().unwrap(), Standing::Absent);
+        assert_eq!(launched_record(&root, &space).verify().unwrap(), RecordState::Absent);
     }
 
     #[tokio::test]

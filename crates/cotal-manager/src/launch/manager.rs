@@ -7,7 +7,7 @@ use cotal_nats::Connection;
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, manager_key};
 use cotal_wire::rows::LeaseRow;
-use cotal_workspace::{Component, PidFile, Root, Segment, Standing};
+use cotal_workspace::{Component, PidFile, RecordState, Root, Segment};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
@@ -17,7 +17,7 @@ use super::program::{Launch, RunLog};
 use crate::error::{Doing, ManagerError};
 use crate::rows::{bucket, read_all};
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LEASE_POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// A manager that this process started. Dropping it leaves it running.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl ManagerProcess {
                     })?;
                     return Ok(Readiness::Ended { status, reason: self.reason() });
                 }
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(LEASE_POLL_EVERY) => {}
             }
             if self.is_ready(operator).await? {
                 return Ok(Readiness::Ready);
@@ -104,7 +104,7 @@ impl ManagerProcess {
     /// Its record names this process, and its row in the bucket names its process run.
     async fn is_ready(&self, operator: &Connection) -> Result<bool, ManagerError> {
         let Some(pid) = self.child.id() else { return Ok(false) };
-        if self.record.verify()? != (Standing::Live { pid }) {
+        if self.record.verify()? != (RecordState::Live { pid }) {
             return Ok(false);
         }
         let rows = read_all(&bucket(operator, &self.space, Bucket::Manager)).await;

@@ -116,7 +116,7 @@ enum Retiring {
     Asked { daemon: usize },
     Inventoried(Vec<Channel>),
     Deleted,
-    Buried,
+    Tombstoned,
 }
 
 struct Cluster {
@@ -273,9 +273,9 @@ impl Cluster {
             }
             Some(Retiring::Deleted) => {
                 self.set_acl(who, &[], true);
-                Retiring::Buried
+                Retiring::Tombstoned
             }
-            Some(Retiring::Buried) => Retiring::Buried,
+            Some(Retiring::Tombstoned) => Retiring::Tombstoned,
         };
         self.retiring[who] = Some(next);
     }
@@ -285,7 +285,7 @@ impl Cluster {
     fn wake_late(&mut self) {
         for who in 0..ACTORS.len() {
             while self.retiring[who].is_some()
-                && !matches!(self.retiring[who], Some(Retiring::Buried))
+                && !matches!(self.retiring[who], Some(Retiring::Tombstoned))
             {
                 self.retire(1, who);
                 if let Some(Retiring::Asked { daemon }) = self.retiring[who] {

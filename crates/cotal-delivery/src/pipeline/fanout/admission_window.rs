@@ -16,7 +16,7 @@ const MARK_EVERY: u64 = 64;
 
 /// Counts posts that have copies, since the start of the lane.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct AdmissionWindow {
     routed: u64,
     confirmed: u64,
     dealt_with: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Room {
     marks: VecDeque<(u64, u64)>,
 }
 
-impl Room {
+impl AdmissionWindow {
     /// Full until the reader has dealt with `backlog`, the last entry that stood before this lane.
     pub(crate) fn new(backlog: u64) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Room {
     }
 
     /// Whether one more post may be routed.
-    pub(crate) fn is_free(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.routed - self.dealt_with < LIMIT
     }
 
@@ -53,11 +53,11 @@ impl Room {
         self.confirmed += 1;
     }
 
-    /// Whether a mark should be read now. If so, whoever reads it gives it to [`Room::mark`] with
+    /// Whether a mark should be read now. If so, whoever reads it gives it to [`AdmissionWindow::mark`] with
     /// the number of posts that this returns.
     pub(crate) fn ask(&mut self) -> Option<u64> {
         let news = self.confirmed - self.asked;
-        let due = news >= MARK_EVERY || (news > 0 && !self.is_free());
+        let due = news >= MARK_EVERY || (news > 0 && !self.has_space());
         due.then(|| {
             self.asked = self.confirmed;
             self.asked
@@ -87,48 +87,48 @@ mod tests {
 
     #[test]
     fn nothing_is_routed_before_the_backlog_is_dealt_with() {
-        let mut room = Room::new(50);
-        assert!(!room.is_free());
-        room.reader(&at(49));
-        assert!(!room.is_free());
-        room.reader(&at(50));
-        assert!(room.is_free());
-        assert_eq!(room.ask(), None, "nothing was confirmed since");
+        let mut window = AdmissionWindow::new(50);
+        assert!(!window.has_space());
+        window.reader(&at(49));
+        assert!(!window.has_space());
+        window.reader(&at(50));
+        assert!(window.has_space());
+        assert_eq!(window.ask(), None, "nothing was confirmed since");
     }
 
     #[test]
     fn posts_on_their_way_count_until_a_mark_that_covers_them_is_reached() {
-        let mut room = Room::new(0);
-        room.reader(&ReaderProgress::idle());
+        let mut window = AdmissionWindow::new(0);
+        window.reader(&ReaderProgress::idle());
         for _ in 0..LIMIT {
-            assert!(room.is_free());
-            room.routed();
+            assert!(window.has_space());
+            window.routed();
         }
-        assert!(!room.is_free());
-        assert_eq!(room.ask(), None, "no copy is confirmed, so no mark covers any");
-        room.confirmed();
-        let posts = room.ask().expect("a full room asks for each post");
-        room.confirmed();
-        room.mark(posts, 10);
-        room.reader(&at(9));
-        assert!(!room.is_free());
-        room.reader(&at(10));
-        room.routed();
-        assert!(!room.is_free(), "the mark covers one post and not the one confirmed after it");
+        assert!(!window.has_space());
+        assert_eq!(window.ask(), None, "no copy is confirmed, so no mark covers any");
+        window.confirmed();
+        let posts = window.ask().expect("a full window asks for each post");
+        window.confirmed();
+        window.mark(posts, 10);
+        window.reader(&at(9));
+        assert!(!window.has_space());
+        window.reader(&at(10));
+        window.routed();
+        assert!(!window.has_space(), "the mark covers one post and not the one confirmed after it");
     }
 
     #[test]
     fn marks_are_asked_for_now_and_then() {
-        let mut room = Room::new(0);
-        room.reader(&ReaderProgress::idle());
+        let mut window = AdmissionWindow::new(0);
+        window.reader(&ReaderProgress::idle());
         for _ in 0..MARK_EVERY - 1 {
-            room.routed();
-            room.confirmed();
-            assert_eq!(room.ask(), None);
+            window.routed();
+            window.confirmed();
+            assert_eq!(window.ask(), None);
         }
-        room.routed();
-        room.confirmed();
-        assert_eq!(room.ask(), Some(LIMIT + MARK_EVERY));
-        assert_eq!(room.ask(), None);
+        window.routed();
+        window.confirmed();
+        assert_eq!(window.ask(), Some(LIMIT + MARK_EVERY));
+        assert_eq!(window.ask(), None);
     }
 }

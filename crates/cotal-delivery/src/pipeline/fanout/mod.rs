@@ -25,14 +25,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::Intake;
+use crate::consumer::pull_source::PullSource;
 use crate::counters::{Counters, add};
 use crate::lease::gate::Gate;
-use crate::loop_progress::Beat;
-use crate::pipeline::join_barrier::{Deference, Joins};
+use crate::loop_progress::LoopReporter;
+use crate::pipeline::join_barrier::{BarrierPolicy, JoinBarrier};
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
-use admission_window::Room;
+use admission_window::AdmissionWindow;
 use copies::make_copies;
 
 /// Most posts taken at once.
@@ -56,7 +56,7 @@ pub(crate) struct Fanout {
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
-    pub(crate) intake: Intake,
+    pub(crate) pulls: PullSource,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
@@ -66,9 +66,9 @@ pub(crate) struct Fanout {
     pub(crate) open: BTreeSet<u64>,
     /// The last post settled before this lane.
     pub(crate) floor: u64,
-    pub(crate) beat: Beat,
-    /// Joins that go first.
-    pub(crate) joins: Joins,
+    pub(crate) beat: LoopReporter,
+    /// JoinBarrier that go first.
+    pub(crate) joins: JoinBarrier,
 }
 
 /// A post that has been read and awaits its plan.
@@ -93,35 +93,35 @@ impl Fanout {
         let mut ready = VecDeque::new();
         let mut under_way = FuturesUnordered::new();
         let mut marks = FuturesUnordered::new();
-        let mut room = Room::new(self.backlog);
-        let mut deference = Deference::default();
+        let mut window = AdmissionWindow::new(self.backlog);
+        let mut barrier_policy = BarrierPolicy::default();
         let mut stale = false;
         let mut want = BATCH;
         loop {
-            room.reader(&self.reader.borrow_and_update());
+            window.reader(&self.reader.borrow_and_update());
             let mut hold = None;
             while let Some(post) = ready.pop_front_if(|_| {
-                if !room.is_free() || !self.gate.is_open() {
+                if !window.has_space() || !self.gate.is_open() {
                     return false;
                 }
-                hold = deference.until(self.joins.any(), Instant::now());
+                hold = barrier_policy.until(self.joins.any(), Instant::now());
                 stale |= hold.is_some();
                 !stale
             }) {
                 if let Some(routed) = self.route(post).await {
                     want = batch_size(routed.1);
-                    room.routed();
+                    window.routed();
                     under_way.push(finish(routed));
                 }
             }
             // They were fresh when it was proven; meanwhile the process may have been paused, or a join
             // went first.
-            if hold.is_none() && room.is_free() && !ready.is_empty() {
+            if hold.is_none() && window.has_space() && !ready.is_empty() {
                 stale = false;
                 checking.push_front(self.check(ready.drain(..).collect(), &stop));
             }
             if marks.is_empty()
-                && let Some(posts) = room.ask()
+                && let Some(posts) = window.ask()
             {
                 marks.push(mark(self.space.clone(), self.connection.clone(), posts));
             }
@@ -134,13 +134,13 @@ impl Fanout {
                 () = self.beat.answered() => {}
                 Some(routed) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(routed).await;
-                    room.confirmed();
+                    window.confirmed();
                 }
-                Some((posts, seq)) = marks.next(), if !marks.is_empty() => room.mark(posts, seq),
-                Ok(()) = self.reader.changed(), if !room.is_free() => {}
+                Some((posts, seq)) = marks.next(), if !marks.is_empty() => window.mark(posts, seq),
+                Ok(()) = self.reader.changed(), if !window.has_space() => {}
                 () = self.joins.passed(hold.unwrap_or_else(Instant::now)), if hold.is_some() => {}
                 Some((posts, _)) = checking.next(), if !checking.is_empty() => ready.extend(posts),
-                batch = self.intake.next(&mut self.gate, want, gather, || {
+                batch = self.pulls.next(&mut self.gate, want, gather, || {
                     resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
                 }), if takes => {
                     let posts = self.read_all(batch?).await;
@@ -159,7 +159,7 @@ impl Fanout {
         mut checking: impl Stream<Item = (Vec<Routable>, bool)> + Unpin,
         mut under_way: impl Stream<Item = Routed> + Unpin,
     ) {
-        let mut left = self.intake.end(&self.gate).await;
+        let mut left = self.pulls.end(&self.gate).await;
         while let Some((posts, _)) = checking.next().await {
             ready.extend(posts);
         }
@@ -167,7 +167,7 @@ impl Fanout {
         while let Some(routed) = under_way.next().await {
             self.settle(routed).await;
         }
-        self.intake.give_back(left, &self.gate).await;
+        self.pulls.give_back(left, &self.gate).await;
     }
 
     fn check(

@@ -22,14 +22,14 @@ use tracing::{debug, error, warn};
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
 use crate::lease::gate::Gate;
-use crate::loop_progress::Beat;
-use crate::pipeline::overflow::Caps;
+use crate::loop_progress::LoopReporter;
+use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
 use crate::state::view::{Feed, View, ViewError, watch_all};
 
-/// Looks at what is due at least this often, so that a missed wake-up costs little.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// DiscardScan at what is due at least this often, so that a missed wake-up costs little.
+const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// What is recorded of an entry.
 pub(crate) struct About<'a> {
@@ -42,11 +42,11 @@ pub(crate) struct About<'a> {
 
 /// The dead bucket, for writing.
 #[derive(Debug, Clone)]
-pub(crate) struct DeadBook {
+pub(crate) struct DeadStore {
     kv: Kv,
 }
 
-impl DeadBook {
+impl DeadStore {
     /// The dead bucket of a space.
     pub(crate) fn new(connection: &Connection, space: &Space) -> Self {
         Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
@@ -122,15 +122,15 @@ pub(crate) struct Retrier {
     pub(crate) view: Arc<View>,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) book: DeadBook,
+    pub(crate) book: DeadStore,
     pub(crate) rows: Rows,
     pub(crate) remover: Remover,
-    pub(crate) caps: Caps,
+    pub(crate) overflow: OverflowReports,
     /// Members whose parked entries are being lost, as told.
     pub(crate) losing: HashSet<Principal>,
     /// Held for reading from a verdict until its hand-off is confirmed.
     pub(crate) handing_off: Arc<RwLock<()>>,
-    pub(crate) beat: Beat,
+    pub(crate) beat: LoopReporter,
 }
 
 /// The bucket as last seen, by sequence. It keeps no history, so only this knows what stood under
@@ -160,8 +160,8 @@ impl Retrier {
         loop {
             let retries = self.rows.parked.values().map(|known| known.row.next_at);
             let due = retries.chain(self.rows.garbage.values().map(|garbage| garbage.due)).min();
-            let wait = due.map_or(LOOK_EVERY, |at| {
-                Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(LOOK_EVERY)
+            let wait = due.map_or(DUE_CHECK_EVERY, |at| {
+                Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(DUE_CHECK_EVERY)
             });
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -252,7 +252,7 @@ impl Retrier {
                 Err(error) if error.is_conflict() => {}
                 Err(error) => {
                     warn!(space = %self.space, seq, %error, "a garbled dead row stays for now");
-                    let later = LOOK_EVERY.as_millis().try_into().unwrap_or(i64::MAX);
+                    let later = DUE_CHECK_EVERY.as_millis().try_into().unwrap_or(i64::MAX);
                     let due = now.saturating_add(later);
                     self.rows.garbage.insert(seq, Garbage { revision, due });
                     continue;
@@ -312,7 +312,7 @@ impl Retrier {
                 Ok(()) => {
                     add(&self.counters.delivered, 1);
                     self.losing.remove(&known.row.owner);
-                    self.caps.handed_off(std::iter::once(&known.row.member()));
+                    self.overflow.handed_off(std::iter::once(&known.row.member()));
                     self.close(known).await
                 }
                 Err(error @ NatsError::TooLarge { .. }) => {

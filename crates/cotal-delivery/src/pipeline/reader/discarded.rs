@@ -12,19 +12,19 @@ use tracing::{debug, error};
 use crate::counters::Counters;
 
 /// How often owners with waiting entries are looked at.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const DISCARD_SCAN_EVERY: Duration = Duration::from_secs(10);
 
 /// An owner and the first entry that INBOX still holds of it, at or above its lowest waiting one.
 type FirstHeld = (Lifecycle, u64);
 
-/// Looks that are under way, beside the reader and never in its way.
-pub(crate) struct Looks {
+/// DiscardScan that are under way, beside the reader and never in its way.
+pub(crate) struct DiscardScan {
     space: Space,
     connection: Connection,
     running: JoinSet<Vec<FirstHeld>>,
 }
 
-impl Looks {
+impl DiscardScan {
     pub(crate) fn new(space: &Space, connection: &Connection) -> Self {
         let running = JoinSet::new();
         Self { space: space.clone(), connection: connection.clone(), running }

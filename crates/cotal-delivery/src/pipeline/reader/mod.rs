@@ -32,17 +32,17 @@ use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::Intake;
+use crate::consumer::pull_source::PullSource;
 use crate::counters::{Counters, add};
 use crate::lease::gate::Gate;
-use crate::loop_progress::Beat;
-use crate::pipeline::overflow::Caps;
-use crate::pipeline::parked::{self, About, DeadBook};
+use crate::loop_progress::LoopReporter;
+use crate::pipeline::overflow::OverflowReports;
+use crate::pipeline::parked::{self, About, DeadStore};
 use crate::pipeline::progress::{Batches, ReaderProgress};
 use crate::pipeline::reader::retired::Remover;
-use crate::pipeline::reader::waiting::Returned;
+use crate::pipeline::reader::waiting::WaitingList;
 use crate::state::view::{Feed, View};
-use discarded::Looks;
+use discarded::DiscardScan;
 use judge::judge;
 
 /// Most entries taken at once.
@@ -53,7 +53,7 @@ const GATHER: Gather = Gather { enough: 256, within: Duration::from_millis(5) };
 /// [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
 const BATCHES: usize = 6;
 /// Records of entries that leave the reader, under way at once.
-const BOOKINGS: usize = 64;
+const RECORDS: usize = 64;
 /// Removals for retired lifecycles under way at once.
 const REMOVALS: usize = 64;
 
@@ -62,30 +62,30 @@ pub(crate) struct Reader {
     pub(crate) space: Space,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
-    pub(crate) intake: Intake,
+    pub(crate) pulls: PullSource,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) progress: Arc<watch::Sender<ReaderProgress>>,
     pub(crate) batches: Arc<watch::Sender<Batches>>,
-    pub(crate) dead: DeadBook,
-    pub(crate) caps: Caps,
+    pub(crate) dead: DeadStore,
+    pub(crate) overflow: OverflowReports,
     pub(crate) waiting: Waiting,
-    /// Entries that were returned to the consumer; where to go on if it vanishes.
-    pub(crate) returned: Returned,
+    /// Entries that were waiting_list to the consumer; where to go on if it vanishes.
+    pub(crate) waiting_list: WaitingList,
     /// The last entry settled before this lane.
     pub(crate) floor: u64,
     pub(crate) remover: Remover,
     /// Removals under way.
     pub(crate) removals: JoinSet<Removed>,
     /// Records of the dead bucket under way.
-    pub(crate) bookings: JoinSet<Booked>,
-    /// Looks for waiting entries that the store's cap took.
-    pub(crate) looks: Looks,
-    pub(crate) beat: Beat,
+    pub(crate) records: JoinSet<Recorded>,
+    /// DiscardScan for waiting entries that the store's cap took.
+    pub(crate) discard_scan: DiscardScan,
+    pub(crate) beat: LoopReporter,
 }
 
 /// An entry that leaves the reader, and whether the dead bucket holds it.
-pub(crate) struct Booked {
+pub(crate) struct Recorded {
     delivery: Delivery,
     state: DeadState,
     recorded: Result<(), NatsError>,
@@ -122,7 +122,7 @@ impl Reader {
         let mut checking = FuturesOrdered::new();
         let mut under_way = FuturesOrdered::new();
         let mut untouched = Vec::new();
-        let mut look = tokio::time::interval(discarded::LOOK_EVERY);
+        let mut look = tokio::time::interval(discarded::DISCARD_SCAN_EVERY);
         loop {
             let batches = checking.len() + under_way.len();
             let gather = if batches == 0 { Gather::default() } else { GATHER };
@@ -149,25 +149,25 @@ impl Reader {
                         break;
                     }
                 },
-                Some(Ok(booked)) = self.bookings.join_next(), if !self.bookings.is_empty() => {
-                    self.booked(booked).await;
+                Some(Ok(recorded_in_dead)) = self.records.join_next(), if !self.records.is_empty() => {
+                    self.recorded_in_dead(recorded_in_dead).await;
                     continue;
                 }
                 Some(Ok(removed)) = self.removals.join_next(), if !self.removals.is_empty() => {
                     self.removed(removed).await;
                     continue;
                 }
-                _ = look.tick(), if self.looks.is_idle() && !self.waiting.is_empty() => {
-                    self.looks.begin(self.waiting.lowest());
+                _ = look.tick(), if self.discard_scan.is_idle() && !self.waiting.is_empty() => {
+                    self.discard_scan.begin(self.waiting.lowest());
                     continue;
                 }
-                found = self.looks.found(), if !self.looks.is_idle() => {
+                found = self.discard_scan.found(), if !self.discard_scan.is_idle() => {
                     self.forget_evicted(found);
                     continue;
                 }
-                batch = self.intake.next(&mut self.gate, BATCH, gather, || {
+                batch = self.pulls.next(&mut self.gate, BATCH, gather, || {
                     let settled = self.floor.max(self.progress.borrow().taken);
-                    resume_at(&self.space, &self.returned, settled)
+                    resume_at(&self.space, &self.waiting_list, settled)
                 }), if batches < BATCHES => batch?,
             };
             let Some(last) = batch.last() else { continue };
@@ -187,7 +187,7 @@ impl Reader {
         mut checking: impl Stream<Item = (Batch, bool)> + Unpin,
         mut under_way: impl Stream<Item = HandOff> + Unpin,
     ) {
-        let mut left = self.intake.end(&self.gate).await;
+        let mut left = self.pulls.end(&self.gate).await;
         while let Some((batch, _)) = checking.next().await {
             untouched.extend(batch.entries);
         }
@@ -195,9 +195,9 @@ impl Reader {
         while let Some(done) = under_way.next().await {
             self.settle(done, false).await;
         }
-        self.intake.give_back(left, &self.gate).await;
-        while let Some(Ok(booked)) = self.bookings.join_next().await {
-            self.booked(booked).await;
+        self.pulls.give_back(left, &self.gate).await;
+        while let Some(Ok(recorded_in_dead)) = self.records.join_next().await {
+            self.recorded_in_dead(recorded_in_dead).await;
         }
         while let Some(Ok(removed)) = self.removals.join_next().await {
             self.removed(removed).await;
@@ -393,7 +393,7 @@ impl Reader {
         let stored = |index: &usize| !failed.iter().any(|(at, _)| at == index);
         let members =
             entries.iter().enumerate().filter(|(index, _)| failed.is_empty() || stored(index));
-        self.caps.handed_off(members.map(|(_, read)| &read.member));
+        self.overflow.handed_off(members.map(|(_, read)| &read.member));
     }
 
     async fn delivered(&mut self, read: Read) {
@@ -406,7 +406,7 @@ impl Reader {
     fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
         for (owner, first_held) in found {
             let lost = self.waiting.release_below(&owner, first_held);
-            lost.iter().for_each(|seq| self.returned.forget(*seq));
+            lost.iter().for_each(|seq| self.waiting_list.forget(*seq));
             if !lost.is_empty() {
                 discarded::tell(&self.space, &self.counters, &owner, lost.len());
             }
@@ -421,7 +421,7 @@ impl Reader {
 
     fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
         if self.waiting.release(member, seq) {
-            self.returned.forget(seq);
+            self.waiting_list.forget(seq);
         }
     }
 
@@ -442,7 +442,7 @@ impl Reader {
         let now = now_ms();
         match self.waiting.on_wait(&member, seq, attempt, now) {
             Wait::Retry { delay_ms } => {
-                self.returned.note(WaitingEntry {
+                self.waiting_list.note(WaitingEntry {
                     seq,
                     member: member.principal.clone(),
                     channel: entry.channel.clone(),
@@ -455,7 +455,7 @@ impl Reader {
                 log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
             }
             Wait::Park { next_at } => {
-                self.returned.forget(seq);
+                self.waiting_list.forget(seq);
                 let about =
                     About { seq, member: &member, entry: &entry, reason, attempts: attempt };
                 self.book(delivery, parked::parked(&about, now, next_at)).await;
@@ -481,21 +481,21 @@ impl Reader {
 
     /// Starts to record an entry that leaves the reader; what comes behind it does not wait for that.
     async fn book(&mut self, delivery: Delivery, row: DeadRow) {
-        if self.bookings.len() >= BOOKINGS
-            && let Some(Ok(booked)) = self.bookings.join_next().await
+        if self.records.len() >= RECORDS
+            && let Some(Ok(recorded_in_dead)) = self.records.join_next().await
         {
-            self.booked(booked).await;
+            self.recorded_in_dead(recorded_in_dead).await;
         }
         let dead = self.dead.clone();
-        self.bookings.spawn(async move {
+        self.records.spawn(async move {
             let recorded = dead.record(&row).await;
-            Booked { delivery, state: row.state, recorded }
+            Recorded { delivery, state: row.state, recorded }
         });
     }
 
     /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
-    async fn booked(&self, booked: Booked) {
-        let Booked { delivery, state, recorded } = booked;
+    async fn recorded_in_dead(&self, recorded_in_dead: Recorded) {
+        let Recorded { delivery, state, recorded } = recorded_in_dead;
         if !self.gate.is_open() {
             return;
         }
@@ -544,10 +544,10 @@ async fn check(
 }
 
 /// A consumer that begins with the first entry that is not settled.
-fn resume_at(space: &Space, returned: &Returned, settled: u64) -> ConsumerConfig {
+fn resume_at(space: &Space, waiting_list: &WaitingList, settled: u64) -> ConsumerConfig {
     ConsumerConfig {
         deliver_policy: "by_start_sequence".into(),
-        opt_start_seq: Some(returned.first().unwrap_or(settled + 1)),
+        opt_start_seq: Some(waiting_list.first().unwrap_or(settled + 1)),
         ..space.reader_config()
     }
 }

@@ -1,4 +1,4 @@
-//! The entries that were returned to the reader's consumer and will come again.
+//! The entries that were waiting_list to the reader's consumer and will come again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use cotal_wire::control::{WAITING_PAGE, WaitingArgs, WaitingEntries, WaitingEntr
 /// Shared by the reader, which fills it, and the admin rail, which shows it. Its size is bounded by
 /// the slots that waiting entries may hold.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Returned(Arc<Mutex<BTreeMap<u64, WaitingEntry>>>);
+pub(crate) struct WaitingList(Arc<Mutex<BTreeMap<u64, WaitingEntry>>>);
 
-impl Returned {
+impl WaitingList {
     fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, WaitingEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,7 +20,7 @@ use crate::exit::Exit;
 /// The lease of a daemon that crashed stands for 30 s; the broker takes about a second to notice
 /// that a row has expired.
 pub(super) const LEASE_GONE_WITHIN: Duration = Duration::from_secs(32);
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const PROBE_EVERY: Duration = Duration::from_millis(250);
 
 /// A daemon that this process started.
 pub(super) struct Launched<'a> {
@@ -84,7 +84,7 @@ async fn outlive_the_dead(
                 LEASE_GONE_WITHIN.as_secs()
             ));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(PROBE_EVERY).await;
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ async fn attached(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Opt
                 within.as_secs_f32().ceil()
             ));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(PROBE_EVERY).await;
     }
     Ok(None)
 }

@@ -21,7 +21,7 @@ use crate::commands::down;
 use crate::exit::Exit;
 use crate::notify::{self, Notifier};
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const STOP_POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Somebody's wish that the mesh be taken down again, heard from before anything can be left behind.
 pub(super) struct Wish {
@@ -154,7 +154,7 @@ async fn reserve(up: &Up<'_>) -> Result<Reservation, LockError> {
                     up.ctx.out.note(format!("  {error}; this command waits for it"));
                     said = true;
                 }
-                sleep(LOOK_EVERY).await;
+                sleep(STOP_POLL_EVERY).await;
             }
             taken => return taken,
         }

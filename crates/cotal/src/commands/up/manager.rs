@@ -15,7 +15,7 @@ use crate::output::told;
 /// a quarter of one.
 const READY_WITHIN: Duration = Duration::from_secs(80);
 /// A day of life leaves time, and a look is cheap.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const RESTART_CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Sees to it that the space's manager runs, and says whether it does.
 pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result<bool> {
@@ -62,7 +62,7 @@ async fn report(
 /// Starts each manager that does not run, for as long as this process stays.
 pub(super) async fn keep(up: &Up<'_>, authorities: &[Authority]) {
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(RESTART_CHECK_EVERY).await;
         start_missing(up, authorities).await;
     }
 }

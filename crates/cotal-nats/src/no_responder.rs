@@ -16,7 +16,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// What the call gives that is not [`NatsError::NoResponders`], or that at the last attempt.
-pub async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T, NatsError>
+pub async fn retry_without_responder<T, F>(call: impl Fn() -> F) -> Result<T, NatsError>
 where
     F: Future<Output = Result<T, NatsError>>,
 {
@@ -43,8 +43,8 @@ mod tests {
             calls.set(calls.get() + 1);
             if calls.get() < 4 { Err(silent()) } else { Ok(calls.get()) }
         };
-        assert_eq!(patiently(call).await.expect("an answer"), 4);
-        let other = patiently(|| async { Err::<(), _>(NatsError::Closed) }).await;
+        assert_eq!(retry_without_responder(call).await.expect("an answer"), 4);
+        let other = retry_without_responder(|| async { Err::<(), _>(NatsError::Closed) }).await;
         assert!(matches!(other, Err(NatsError::Closed)));
     }
 }
