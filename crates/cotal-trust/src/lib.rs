@@ -15,6 +15,7 @@ mod claims;
 mod error;
 mod jwt;
 mod profile;
+mod space_file;
 mod trust;
 mod user;
 mod verify;

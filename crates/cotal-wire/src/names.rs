@@ -36,6 +36,8 @@ pub const SEQ_HEADER: &str = "Cotal-Seq";
 pub const JS_INFO: &str = "$JS.API.INFO";
 /// Flow-control replies of push consumers.
 pub const JS_FLOW: &str = "$JS.FC.>";
+/// Where the broker takes answers to requests that crossed from another account.
+pub const FORWARDED_REPLIES: &str = "_R_.>";
 /// Every server of the mesh answers here.
 pub const SYS_PING: &str = "$SYS.REQ.SERVER.PING";
 /// Account JWTs are pushed here.
@@ -314,6 +316,34 @@ pub fn is_own_reply(request_subject: &str, reply: &str) -> bool {
     reply.strip_prefix(request_subject).and_then(|rest| rest.strip_prefix(".reply.")).is_some_and(
         |n| (16..=64).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_alphanumeric()),
     )
+}
+
+/// Whether the broker itself chose `reply`, because the request crossed from another account: it leads
+/// back to whoever asked, and to nobody else.
+#[must_use]
+pub fn is_forwarded_reply(reply: &str) -> bool {
+    reply.starts_with("_R_.")
+}
+
+/// What the accounts of a space call each other's by (`wire.md` §11).
+impl Space {
+    /// The prefix under which the durable account calls the API of the shared one.
+    #[must_use]
+    pub fn shared_api(&self) -> String {
+        format!("cotal.{self}.shared.API")
+    }
+
+    /// The prefix under which the shared account calls the API of the durable one.
+    #[must_use]
+    pub fn durable_api(&self) -> String {
+        format!("cotal.{self}.durable.API")
+    }
+
+    /// Where the rows for the mirrors arrive in the shared account.
+    #[must_use]
+    pub fn mirror_deliveries(&self) -> String {
+        format!("cotal.{self}.mirror")
+    }
 }
 
 /// Streams (`wire.md` §3).

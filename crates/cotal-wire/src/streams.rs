@@ -61,6 +61,27 @@ pub struct StreamConfig {
     /// Whether atomic batches are offered (2.12 or newer).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_atomic: bool,
+    /// What it is a read-only copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
+}
+
+/// The stream of another account that a mirror copies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    pub external: External,
+}
+
+/// How a mirror reaches another account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct External {
+    /// The prefix of the other account's API.
+    pub api: String,
+    /// The prefix of the subjects on which its rows arrive.
+    pub deliver: String,
 }
 
 /// A consumer's settings; absent fields are the broker's to choose.
@@ -186,6 +207,26 @@ impl Space {
             allow_msg_ttl: marker.is_some(),
             subject_delete_marker_ttl: marker,
             ..base(self.kv_stream(bucket), vec![self.kv_subject(bucket, ">")])
+        }
+    }
+}
+
+/// Mirrors in the shared account (`wire.md` §11).
+impl Space {
+    /// The copy of a bucket that agents may read. It stores no subject, so nobody can write to it.
+    #[must_use]
+    pub fn mirror_config(&self, bucket: Bucket) -> StreamConfig {
+        let original = self.bucket_config(bucket);
+        StreamConfig {
+            subjects: Vec::new(),
+            discard: "old".into(),
+            duplicate_window: 0,
+            subject_delete_marker_ttl: None,
+            mirror: Some(Mirror {
+                name: original.name.clone(),
+                external: External { api: self.durable_api(), deliver: self.mirror_deliveries() },
+            }),
+            ..original
         }
     }
 }
