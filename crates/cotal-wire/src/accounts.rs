@@ -32,6 +32,14 @@ impl Topology {
     }
 }
 
+/// The accounts that the users of a space live in, as a credential of its durable account names them:
+/// that account, and the one of the agents where they have one.
+#[must_use]
+pub fn inhabited(claims: &Claims) -> Vec<String> {
+    let agents = claims.tag(AGENTS_TAG);
+    std::iter::once(claims.account.as_str()).chain(agents).map(str::to_owned).collect()
+}
+
 /// An account of a space. In a space of one account each of them is that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Account {

@@ -544,6 +544,12 @@ pub mod sys {
         format!("$SYS.REQ.ACCOUNT.{account}.CONNZ")
     }
 
+    /// The account whose census a subject asks for.
+    #[must_use]
+    pub fn observed(subject: &str) -> Option<&str> {
+        subject.strip_prefix("$SYS.REQ.ACCOUNT.")?.strip_suffix(".CONNZ")
+    }
+
     /// Connects of one account.
     #[must_use]
     pub fn connects(account: &str) -> String {

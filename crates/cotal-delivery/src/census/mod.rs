@@ -1,4 +1,4 @@
-//! The account's connections as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
+//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
 //!
 //! Invariant: targets come from the observer's own complete census, never from a caller, and gone is
 //! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
@@ -55,7 +55,8 @@ struct Scan {
 #[derive(Clone)]
 pub(crate) struct Scanner {
     pub(crate) space: Space,
-    pub(crate) account: String,
+    /// The accounts that the space's users live in.
+    pub(crate) accounts: Vec<String>,
     pub(crate) server: String,
     pub(crate) tls: TlsMode,
     pub(crate) store: Arc<dyn SecretStore>,
@@ -159,21 +160,24 @@ impl Scanner {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
-        let note = |info: &ConnInfo| {
+        let mut note = |info: &ConnInfo| {
             let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
             let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
             if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
                 roles.entry(who).or_default().insert(role);
             }
         };
-        let taken = self.census(&observer, note).await;
+        let mut taken = Ok(());
+        for account in &self.accounts {
+            taken = taken.and(self.census(&observer, account, &mut note).await.map(drop));
+        }
         observer.close(ANSWER_WITHIN).await;
         taken.map_err(|source| ScanError::Broker { what, source })?;
         Ok(roles)
     }
 
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
+        let source = credentials::system(&*self.store, &self.space, kind, &self.accounts)?;
         let name = format!("cotal-delivery {} {what}", self.space);
         let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
@@ -210,12 +214,23 @@ impl Scanner {
         }
     }
 
-    /// One census of the account; begun again when connections came or went meanwhile.
+    /// One census of every account; it proves an absence only where each of them was complete.
     async fn scan(&self, observer: &Connection) -> Result<Scan, ScanError> {
+        let mut all = Scan { seen: Vec::new(), incomplete: None };
+        for account in &self.accounts {
+            let scan = self.scan_one(observer, account).await?;
+            all.seen.extend(scan.seen);
+            all.incomplete = all.incomplete.or(scan.incomplete);
+        }
+        Ok(all)
+    }
+
+    /// One census of an account; begun again when connections came or went meanwhile.
+    async fn scan_one(&self, observer: &Connection, account: &str) -> Result<Scan, ScanError> {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
         for _ in 0..SCANS {
-            let census = self.census(observer, |_| {}).await.map_err(broken)?;
+            let census = self.census(observer, account, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
                 Err(why) => {
@@ -231,6 +246,7 @@ impl Scanner {
     async fn census(
         &self,
         observer: &Connection,
+        account: &str,
         mut note: impl FnMut(&ConnInfo),
     ) -> Result<Census, NatsError> {
         let pongs =
@@ -248,7 +264,7 @@ impl Scanner {
                 let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
                 owing.is_subset(&servers)
             };
-            let subject = sys::connz(&self.account);
+            let subject = sys::connz(account);
             let body = body.to_string().into();
             let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
             for page in pages.iter().filter_map(parse::<Connz>) {

@@ -8,6 +8,7 @@ use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, Engine, Writer, WriterOptions};
 use cotal_rules::waiting::Waiting;
 use cotal_rules::watchdog::Windows;
+use cotal_wire::accounts::Topology;
 use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, DELIVERY_ADMIN, FANOUT, READER};
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
@@ -102,7 +103,7 @@ impl Parts {
         let (changes, recall) = changes::changes();
         let scanner = Scanner {
             space: options.space.clone(),
-            account: identity.account.clone(),
+            accounts: identity.accounts.clone(),
             server: options.server.clone(),
             tls: options.tls.clone(),
             store: Arc::clone(&options.store),
@@ -376,6 +377,7 @@ impl Parts {
     ) -> Result<(), LaneError> {
         let rail = Rail {
             space: self.space.clone(),
+            topology: Topology::of(&self.identity.creds.claims),
             connection: self.connection.clone(),
             gate: self.gate.clone(),
             moving: self.moving.subscribe(),

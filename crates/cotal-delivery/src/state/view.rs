@@ -7,6 +7,7 @@
 //! fail; nothing is decided meanwhile.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -159,9 +160,32 @@ impl View {
 
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
+        loop {
+            let Err(ended) = self.watch(feed).await;
+            if feed != Feed::Presence || !is_another(&ended) {
+                return Err(ended);
+            }
+            self.forget_presence(&ended);
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
+    }
+
+    async fn watch(&self, feed: Feed) -> Result<Infallible, ViewError> {
         let mut watch = watch_all(self.kv(feed)).await?;
         loop {
             self.step(feed, &mut watch).await?;
+        }
+    }
+
+    /// Without a bucket nobody is present. Presence is what agents say of themselves, and in a space of
+    /// three accounts one of them can destroy its bucket; that must not end anybody's delivery.
+    fn forget_presence(&self, why: &ViewError) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.forget_presence();
+        let progress = &self.feeds[Feed::Presence.index()].progress;
+        let first = progress.send_replace(Progress { applied: 0, scanned: true });
+        if first.applied > 0 || !first.scanned {
+            warn!(space = %self.space, %why, "presence is gone; whoever provisions makes it again");
         }
     }
 
@@ -336,9 +360,12 @@ impl View {
         let caught_up = async {
             loop {
                 let applied = progress.borrow_and_update().applied;
-                let Some(next) = followed.kv.next_after(applied).await? else {
-                    return Ok(());
+                let next = match followed.kv.next_after(applied).await {
+                    // Without a bucket nobody is present.
+                    Err(NatsError::Absent { .. }) if feed == Feed::Presence => return Ok(()),
+                    next => next?,
                 };
+                let Some(next) = next else { return Ok(()) };
                 if progress.wait_for(|p| p.applied >= next).await.is_err() {
                     return Err(NatsError::Closed);
                 }
@@ -377,6 +404,11 @@ impl std::ops::Deref for DirectoryRef<'_> {
     fn deref(&self) -> &Directory {
         &self.0.directory
     }
+}
+
+/// Whether the bucket is gone, or is another one.
+fn is_another(ended: &ViewError) -> bool {
+    matches!(ended, ViewError::Recreated { .. } | ViewError::Nats(NatsError::Absent { .. }))
 }
 
 /// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
