@@ -6,7 +6,7 @@
 //! profiles.
 //!
 //! - [`Authority`]: the keys of a space and the one-shot credentials of its offices.
-//! - [`provision_space`]: streams, buckets and first rows.
+//! - [`provision`]: streams, buckets and first rows.
 //! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
 //! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
 //! - [`write_back_rows`]: garbled ACL and channel rows, put back.
@@ -41,7 +41,7 @@ pub use credentials::{
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
 pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
-pub use provision::{Provisioned, Shape, provision_space};
+pub use provision::{Provisioned, Shape, provision, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::Change;
 pub use write_back::{WrittenBack, write_back_rows};

@@ -1,4 +1,4 @@
-//! All of a space's account, for what no profile may: tampering, and looking into stores.
+//! All of a space's durable account, for what no profile may: tampering, and looking into stores.
 
 use std::collections::BTreeSet;
 

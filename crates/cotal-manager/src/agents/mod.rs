@@ -244,7 +244,8 @@ impl Agents {
         creds: &Creds,
     ) -> bool {
         let profile = Profile::Agent(grant(agent, lifecycle));
-        let wanted = profile.permissions(self.authority.space(), &creds.claims.subject);
+        let (space, topology) = (self.space(), self.account().topology());
+        let wanted = profile.permissions(space, &creds.claims.subject, topology);
         row.allow_subscribe == agent.read
             && row.name.as_deref() == Some(agent.name.display())
             && creds.claims.pub_allow == wanted.pub_allow
