@@ -91,7 +91,7 @@ pub async fn provision_space(
         let is_new = ensure_stream(connection, &config, &mut done).await?;
         // A consumer that vanished from an old stream is the daemon's to miss: made anew here, it
         // would silently skip what was posted in between.
-        if is_new {
+        if is_new && shape != Shape::Shared {
             ensure_consumers(connection, space, &config.name, &mut done).await?;
         }
     }
@@ -114,6 +114,7 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
         Shape::Durable => all.filter(|config| config.name != presence).collect(),
         Shape::Shared => {
             let mirrors = names::Bucket::MIRRORED.map(|bucket| space.mirror_config(bucket));
+            let mirrors = mirrors.into_iter().chain([space.chat_mirror_config()]);
             all.filter(|config| config.name == presence).chain(mirrors).collect()
         }
         Shape::LiveOnly => {

@@ -125,6 +125,7 @@ mod tests {
         let mut all = space.stream_configs(1024 * 1024, true);
         all.extend(Bucket::ALL.map(|bucket| space.bucket_config(bucket)));
         all.extend(Bucket::MIRRORED.map(|bucket| space.mirror_config(bucket)));
+        all.push(space.chat_mirror_config());
         all
     }
 

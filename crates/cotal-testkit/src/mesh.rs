@@ -7,7 +7,8 @@ use cotal_broker::{Broker, BrokerBinary, ListenPort, LocateOptions, cache_dir, l
 use cotal_delivery::{Lane, LaneOptions, Stage};
 use cotal_manager::launch::BrokerLaunch;
 use cotal_manager::{
-    AgentName, Agents, Authority, BrokerAddress, NewAgent, clock, ensure_daemon_credentials, provision,
+    AgentName, Agents, Authority, BrokerAddress, NewAgent, clock, ensure_daemon_credentials,
+    provision,
 };
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_trust::{UserKey, mint_profile};
@@ -67,6 +68,11 @@ impl Mesh {
     /// A mesh with the one space `main`.
     pub async fn start() -> Self {
         Self::with(MeshOptions::default()).await
+    }
+
+    /// The same, where the space has one account, as all had before there were three.
+    pub async fn of_one_account() -> Self {
+        Self::with(MeshOptions { one_account: true, ..MeshOptions::default() }).await
     }
 
     /// A mesh as `options` say.

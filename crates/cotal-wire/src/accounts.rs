@@ -1,8 +1,8 @@
 //! The accounts of a space: who lives in which, and what crosses from one to another (`wire.md` §11).
 //!
-//! Invariant: no agent lives in an account that stores what is another's, and each crossing names one
-//! call. The broker answers a request that crossed on a subject of its own, so nothing that it
-//! publishes for an agent is ever a request in another account.
+//! Invariant: no agent lives in an account that stores what is another's, each crossing names one call,
+//! and none of those into the durable account lets an agent say where the broker publishes. It answers
+//! a request that crossed on a subject of its own, which is a request to nobody.
 
 use std::fmt;
 
@@ -47,7 +47,8 @@ pub enum Account {
     Agents,
     /// What agents may write, and read-only mirrors for them; nobody's safety hangs on it.
     Shared,
-    /// All that must not be lost, and whoever keeps it: daemon, manager, provisioner, operators.
+    /// All that must not be lost, and whoever keeps it: daemon, manager, provisioner, operators, and
+    /// whoever may read everything.
     Durable,
 }
 
@@ -112,7 +113,7 @@ impl Profile {
     #[must_use]
     pub fn account(&self) -> Account {
         match self {
-            Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => Account::Agents,
+            Self::Agent(_) | Self::Observer(_) => Account::Agents,
             Self::SharedProvisioner => Account::Shared,
             _ => Account::Durable,
         }
@@ -180,7 +181,9 @@ impl List<'_> {
         self.grants.push(Grant { from, to, subject, crossing, local });
     }
 
-    /// What agents post, ask and answer, and the consumers that are theirs.
+    /// What agents post and ask, and the pulls from consumers that the manager made. No call that makes
+    /// a consumer crosses: its body says where the broker delivers to, and in the durable account that
+    /// could be a pull of the daemon's or a call that deletes.
     fn agents_to_durable(&mut self) {
         let (space, way) = (self.space, (Account::Durable, Account::Agents));
         let mut requests = vec![
@@ -192,21 +195,13 @@ impl List<'_> {
             space.live_all(DELIVERY),
             space.ept_all("schedule"),
             JS_INFO.to_owned(),
+            api(&format!("STREAM.INFO.{}", space.task_stream())),
         ];
-        let (chat, dm) = (space.chat_stream(), space.dm_stream());
         let pulled =
-            [chat.clone(), dm.clone(), space.dlv_stream(), space.task_stream(), space.ept_stream()];
+            [space.dm_stream(), space.dlv_stream(), space.task_stream(), space.ept_stream()];
         for stream in &pulled {
             requests.push(api(&format!("CONSUMER.INFO.{stream}.*")));
             requests.push(format!("$JS.ACK.{stream}.>"));
-        }
-        for stream in [&chat, &dm, &space.task_stream()] {
-            requests.push(api(&format!("STREAM.INFO.{stream}")));
-        }
-        // Of these two an agent, an observer and an admin read what they may by consumers of their own.
-        for stream in [&chat, &dm] {
-            requests.push(api(&format!("CONSUMER.CREATE.{stream}.>")));
-            requests.push(api(&format!("CONSUMER.DELETE.{stream}.*")));
         }
         for subject in requests {
             self.add(way, subject, Crossing::Request);
@@ -214,6 +209,9 @@ impl List<'_> {
         for stream in &pulled {
             self.add(way, api(&format!("CONSUMER.MSG.NEXT.{stream}.*")), Crossing::Pull);
         }
+        // What is true of CHAT itself, beside the mirror that history is read from.
+        let (prefix, info) = (space.durable_api(), format!("STREAM.INFO.{}", space.chat_stream()));
+        self.add_below(way, &prefix, &info, Crossing::Request);
     }
 
     /// Presence, and the mirrors, read and watched in every way that clients know.
@@ -221,23 +219,34 @@ impl List<'_> {
         let (space, way) = (self.space, (Account::Shared, Account::Agents));
         self.add(way, space.kv_subject(Bucket::Presence, ">"), Crossing::Request);
         self.add(way, JS_FLOW.to_owned(), Crossing::Request);
-        for bucket in [Bucket::Presence].iter().chain(&Bucket::MIRRORED) {
-            let stream = space.kv_stream(*bucket);
-            self.add(way, api(&format!("STREAM.INFO.{stream}")), Crossing::Request);
+        let chat = space.chat_stream();
+        self.add(way, format!("$JS.ACK.{chat}.>"), Crossing::Request);
+        self.reads(way, &chat);
+        for bucket in [Bucket::Presence].into_iter().chain(Bucket::MIRRORED) {
+            let stream = space.kv_stream(bucket);
             self.add(way, api(&format!("STREAM.MSG.GET.{stream}")), Crossing::Request);
-            for tail in ["", ".>"] {
-                self.add(way, api(&format!("CONSUMER.CREATE.{stream}{tail}")), Crossing::Request);
-            }
-            for call in ["INFO", "DELETE"] {
-                self.add(way, api(&format!("CONSUMER.{call}.{stream}.*")), Crossing::Request);
-            }
-            self.add(way, api(&format!("CONSUMER.MSG.NEXT.{stream}.*")), Crossing::Pull);
+            self.add(way, api(&format!("CONSUMER.CREATE.{stream}")), Crossing::Request);
+            self.reads(way, &stream);
         }
         // The inboxes to which a push watch delivers have two tokens or three; every subject of a
         // space has more.
         for inboxes in ["*.*", "*.*.*"] {
             self.add(way, inboxes.to_owned(), Crossing::Messages);
         }
+    }
+
+    /// Consumers of a stream, each made under a name.
+    fn reads(&mut self, way: (Account, Account), stream: &str) {
+        let calls = [
+            format!("STREAM.INFO.{stream}"),
+            format!("CONSUMER.CREATE.{stream}.>"),
+            format!("CONSUMER.INFO.{stream}.*"),
+            format!("CONSUMER.DELETE.{stream}.*"),
+        ];
+        for call in calls {
+            self.add(way, api(&call), Crossing::Request);
+        }
+        self.add(way, api(&format!("CONSUMER.MSG.NEXT.{stream}.*")), Crossing::Pull);
     }
 
     /// Presence, as the daemon, the manager and people's commands read it.
@@ -259,8 +268,8 @@ impl List<'_> {
     fn shared_to_durable(&mut self) {
         let (space, way) = (self.space, (Account::Durable, Account::Shared));
         let prefix = space.durable_api();
-        for bucket in Bucket::MIRRORED {
-            let stream = space.kv_stream(bucket);
+        let buckets = Bucket::MIRRORED.map(|bucket| space.kv_stream(bucket));
+        for stream in buckets.into_iter().chain([space.chat_stream()]) {
             for tail in ["", ".>"] {
                 let call = format!("CONSUMER.CREATE.{stream}{tail}");
                 self.add_below(way, &prefix, &call, Crossing::Request);

@@ -263,6 +263,10 @@ impl<'a> Grant<'a> {
         self.publish.extend([space.inst_from(own), space.svc_from(own)]);
         self.kv_write(Bucket::Presence, own.as_str());
         self.stream_info(&space.chat_stream());
+        if self.is_isolated() {
+            let (prefix, chat) = (space.durable_api(), space.chat_stream());
+            self.publish.push(format!("{prefix}.STREAM.INFO.{chat}"));
+        }
         self.kv(Bucket::Presence);
         self.kv(Bucket::Channels);
         let lease = space.kv_stream(Bucket::Delivery);
@@ -409,6 +413,7 @@ impl<'a> Grant<'a> {
     }
 
     fn shared_provisioner(&mut self) {
+        self.provisions(&self.space.chat_stream());
         for bucket in [Bucket::Presence].into_iter().chain(Bucket::MIRRORED) {
             self.provisions(&self.space.kv_stream(bucket));
         }

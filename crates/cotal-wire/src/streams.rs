@@ -216,9 +216,22 @@ impl Space {
     /// The copy of a bucket that agents may read. It stores no subject, so nobody can write to it.
     #[must_use]
     pub fn mirror_config(&self, bucket: Bucket) -> StreamConfig {
-        let original = self.bucket_config(bucket);
+        self.mirror_of(self.bucket_config(bucket))
+    }
+
+    /// The copy of CHAT that agents read history from.
+    #[must_use]
+    pub fn chat_mirror_config(&self) -> StreamConfig {
+        let original = base(self.chat_stream(), Vec::new());
+        let max_msgs_per_subject = PER_SUBJECT.cast_signed();
+        self.mirror_of(StreamConfig { max_msgs_per_subject, ..original })
+    }
+
+    fn mirror_of(&self, original: StreamConfig) -> StreamConfig {
         StreamConfig {
             subjects: Vec::new(),
+            // What its original is capped at is reserved once, there.
+            max_bytes: -1,
             discard: "old".into(),
             duplicate_window: 0,
             subject_delete_marker_ttl: None,

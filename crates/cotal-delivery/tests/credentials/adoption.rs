@@ -149,8 +149,7 @@ fn weaker(host: &Host<'_>) -> (String, String) {
     let conn = host.key.conn_id().expect("an id");
     let own = host.key.principal().expect("a principal");
     let topology = host.mesh.authority().account().topology();
-    let mut permissions =
-        Profile::Delivery(own).permissions(host.mesh.space(), &conn, topology);
+    let mut permissions = Profile::Delivery(own).permissions(host.mesh.space(), &conn, topology);
     let lost = permissions.pub_allow.remove(0);
     let now = unix_seconds();
     let spec = UserSpec {

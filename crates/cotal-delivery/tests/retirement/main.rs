@@ -104,8 +104,7 @@ fn store_without_delete(mesh: &Mesh) -> Arc<dyn SecretStore> {
     let user = UserKey::from_seed(&Secret::new(creds.seed)).expect("a key");
     let profile = Profile::Delivery(user.principal().expect("a principal"));
     let topology = mesh.authority().account().topology();
-    let mut permissions =
-        profile.permissions(mesh.space(), &creds.claims.subject, topology);
+    let mut permissions = profile.permissions(mesh.space(), &creds.claims.subject, topology);
     let delete = format!("$JS.API.STREAM.MSG.DELETE.{}", mesh.space().inbox_stream());
     permissions.pub_allow.retain(|subject| *subject != delete);
     let spec = UserSpec {

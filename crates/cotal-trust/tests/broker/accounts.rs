@@ -71,6 +71,8 @@ impl World {
         }
         let presence = space().bucket_config(Bucket::Presence);
         create(&shared, &presence.name, &json!(presence)).await;
+        let history = space().chat_mirror_config();
+        create(&shared, &history.name, &json!(history)).await;
         for bucket in Bucket::MIRRORED {
             create(&shared, &space().kv_stream(bucket), &json!(space().mirror_config(bucket)))
                 .await;
@@ -121,7 +123,8 @@ async fn an_agent_posts_and_the_post_is_stored_and_heard_once() {
     let (alice, bob) = (world.agent("alice").await, world.agent("bob").await);
     let pattern = ChannelPattern::parse("team.>").unwrap();
     let mut live = bob.client.subscribe(space().chat_channel(&pattern)).await.unwrap();
-    bob.client.flush().await.unwrap();
+    // An answer on the same connection proves that the broker has the subscription.
+    bob.asks("$JS.API.INFO", String::new()).await;
 
     let subject = space().chat(&principal("alice"), &Channel::parse("team.a").unwrap());
     let ack = alice.asks(&subject, "hello".to_owned()).await;
@@ -192,6 +195,32 @@ async fn an_agent_reads_and_watches_presence_and_the_mirrors_and_cannot_write_to
     alice.may_not_publish(&row).await;
     let mirrored = call(&world.shared, "STREAM.INFO.KV_cotal_channels_alpha", json!({})).await;
     assert_eq!(mirrored["config"]["subjects"], Value::Null, "a mirror stores no subject");
+}
+
+#[tokio::test]
+async fn an_agent_reads_history_from_a_mirror_and_makes_no_consumer_in_the_durable_account() {
+    let world = World::start().await;
+    let alice = world.agent("alice").await;
+    let channel = Channel::parse("team.a").unwrap();
+    let subject = space().chat(&principal("alice"), &channel);
+    alice.asks(&subject, "hello".to_owned()).await;
+    let truth = format!("{}.STREAM.INFO.CHAT_alpha", space().durable_api());
+    let info = alice.asks(&truth, String::new()).await;
+    assert_eq!((&info["state"]["last_seq"], &info["config"]["mirror"]), (&json!(1), &Value::Null));
+    let config = space().chathist_config(&lifecycle("alice"), &channel, None);
+    let (name, filter) = (&config.name, config.filter_subject.as_deref().unwrap());
+    let body = json!({ "stream_name": "CHAT_alpha", "config": config });
+    let create = format!("CONSUMER.CREATE.CHAT_alpha.{name}.{filter}");
+    for _ in 0..100 {
+        if call(&alice, "STREAM.INFO.CHAT_alpha", json!({})).await["state"]["last_seq"] == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(call(&alice, &create, body).await["num_pending"], 1);
+    let held = call(&world.durable, "CONSUMER.NAMES.CHAT_alpha", json!({})).await;
+    let held: Vec<_> = held["consumers"].as_array().unwrap().iter().map(Value::as_str).collect();
+    assert!(!held.contains(&Some(name.as_str())), "{held:?}");
 }
 
 #[tokio::test]
