@@ -13,10 +13,10 @@ mod supervise;
 use std::path::PathBuf;
 
 use cotal_manager::{
-    Authority, BrokerAddress, ManagerError, Office, Provisioned, Shape, ensure_daemon_credentials,
-    provision_space, write_back_rows,
+    Authority, BrokerAddress, ManagerError, Provisioned, Shape, ensure_daemon_credentials,
+    provision, provision_space, write_back_rows,
 };
-use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsError};
+use cotal_nats::{ConnectOptions, Connection, CredsSource};
 use cotal_wire::Space;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
 
@@ -197,9 +197,7 @@ impl<'a> Up<'a> {
 
     async fn space(&self, authority: &Authority) -> anyhow::Result<()> {
         let space = authority.space();
-        let connection = self.provisioner(authority).await?;
-        let done = provision_space(&connection, space, Shape::Durable).await?;
-        connection.close(crate::context::CLOSE_WITHIN).await;
+        let done = provision(authority, &self.address).await?;
         self.report(space, &done);
         let store = FileStore::new(self.root.clone());
         for renewed in ensure_daemon_credentials(authority, &store)? {
@@ -240,19 +238,6 @@ impl<'a> Up<'a> {
         self.register(space)
     }
 
-    /// A broker that was running before the space was added does not know its account yet.
-    async fn provisioner(&self, authority: &Authority) -> anyhow::Result<Connection> {
-        match authority.connect(Office::Provisioner, &self.address).await {
-            Ok((_, connection)) => Ok(connection),
-            Err(error) if is_rejected(&error) => {
-                authority.push_account(&self.address).await?;
-                let connected = authority.connect(Office::Provisioner, &self.address).await;
-                Ok(connected?.1)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn report(&self, space: &Space, done: &Provisioned) {
         let out = &self.ctx.out;
         for (stream, changes) in &done.repaired {
@@ -283,11 +268,4 @@ impl<'a> Up<'a> {
         }
         Ok(())
     }
-}
-
-fn is_rejected(error: &ManagerError) -> bool {
-    matches!(
-        error,
-        ManagerError::Broker { source: NatsError::Connect(ConnectError::Rejected { .. }), .. }
-    )
 }
