@@ -13,6 +13,9 @@ use crate::{repo, step};
 /// A longer file has more than one subject; 500 is the aim, and this is where it ends.
 const LONGEST_FILE: usize = 600;
 
+/// What fits beside another file on a screen.
+const WIDEST_LINE: usize = 100;
+
 /// Crates whose whole purpose is to test, to measure or to talk to a person.
 const TEST_SUPPORT: [&str; 2] = ["cotal-testkit", "cotal-bench"];
 const EDGES: [&str; 2] = ["cotal", "xtask"];
@@ -219,6 +222,22 @@ fn no_file_is_too_long() {
         }
     }
     assert!(found.is_empty(), "over {LONGEST_FILE} lines:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_line_is_too_wide() {
+    let root = repo::root();
+    let mut found = Vec::new();
+    for file in repo::rust_files(root).unwrap() {
+        let relative = file.strip_prefix(root).unwrap().display().to_string();
+        for (index, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
+            // A string that a person or a program reads as one line may stand as one.
+            if line.chars().count() > WIDEST_LINE && !line.contains('"') {
+                found.push(format!("{relative}:{}", index + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "over {WIDEST_LINE} columns:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -16,8 +16,9 @@ use tokio::sync::{broadcast, watch};
 use crate::creds::{Claims, Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
-use crate::request::PROBE_SUBJECT;
 
+/// The broker answers this for every credential: with the account's facts, or with a refusal.
+pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// The broker is noticed as gone after about three of these, because the client allows two pending pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use cotal_workspace::{
     FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, SecretKey, SecretKind, SecretStore,
 };
 
-use crate::cli::{Global, LogFormat, MeshArgs};
+use crate::args::{Global, LogFormat, MeshArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 

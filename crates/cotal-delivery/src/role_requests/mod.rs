@@ -4,6 +4,7 @@
 //! is a compare-and-set of one row. Invariant: a row that owes its sender a notice is never
 //! replaced before the notice is confirmed and marked.
 
+mod following;
 mod lists;
 mod notices;
 mod records;
@@ -28,7 +29,7 @@ use crate::clock::now_ms;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
-use records::{Found, Records};
+use records::{Found, Records, may_write};
 use roles::Roles;
 
 pub(crate) use take::Takes;
@@ -159,12 +160,6 @@ impl RequestKeeper {
         let live = self.view.directory().live_lifecycle(sender);
         matches!(live, Resolved::One(member) if seq <= self.frontier(&member, created))
     }
-}
-
-/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
-/// it to the daemon that serves now.
-fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
-    if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
 }
 
 fn is_same(one: &str, other: &str) -> bool {

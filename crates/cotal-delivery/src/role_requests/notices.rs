@@ -11,7 +11,8 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::rows::RequestRow;
 use tracing::{info, warn};
 
-use super::{RequestKeeper, may_write};
+use super::RequestKeeper;
+use super::records::may_write;
 use crate::state::view::Feed;
 
 impl RequestKeeper {

@@ -12,7 +12,7 @@ use cotal_wire::control::Code;
 use cotal_wire::creds::Claims;
 use cotal_wire::{Channel, Role};
 
-use crate::cli::MeshArgs;
+use crate::args::MeshArgs;
 use crate::context::{Context, principal};
 use crate::exit::{Exit, Failure};
 use crate::output::told;

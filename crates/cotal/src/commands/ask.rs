@@ -2,7 +2,7 @@
 
 use cotal_client::{Draft, EndpointOptions, Role};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_sent, role};
 use crate::commands::message;
 use crate::context::Context;

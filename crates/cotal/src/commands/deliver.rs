@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::cli::MeshArgs;
+use crate::args::MeshArgs;
 use crate::context::{Context, DEFAULT_SERVER, first_space, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::logging;

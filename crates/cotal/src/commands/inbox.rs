@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, channel};
 use crate::context::Context;
 use crate::exit::Exit;

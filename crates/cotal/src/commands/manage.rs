@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::deliver::{Place, nowhere, place, signalled};
-use crate::cli::{LifetimeArg, MeshArgs};
+use crate::args::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::logging;

@@ -8,7 +8,7 @@ use cotal_wire::rows::{MemberRow, MemberState};
 use cotal_wire::{Lifecycle, Principal};
 use serde_json::json;
 
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 

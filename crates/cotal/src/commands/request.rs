@@ -4,7 +4,7 @@ use clap::Subcommand;
 use cotal_client::{Cancel, EndpointOptions, RequestState};
 use serde_json::{Value, json};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_asked};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};

@@ -2,7 +2,7 @@
 
 use cotal_client::{EndpointOptions, ListedRequest, Standing};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_asked};
 use crate::context::Context;
 use crate::exit::Exit;

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, role};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};

@@ -17,7 +17,7 @@ use cotal_workspace::{
 use serde::Serialize;
 
 use super::checks::read;
-use crate::cli::{JsonArg, LifetimeArg};
+use crate::args::{JsonArg, LifetimeArg};
 use crate::context::{Context, tls_of};
 use crate::exit::Exit;
 use crate::output::plain;

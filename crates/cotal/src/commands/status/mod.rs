@@ -10,7 +10,7 @@ use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
-use crate::cli::{self, JsonArg};
+use crate::args::{self, JsonArg};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long)]
     components: bool,
     /// Probe the daemon of this space alone.
-    #[arg(long, value_name = "SPACE", requires = "components", value_parser = cli::space)]
+    #[arg(long, value_name = "SPACE", requires = "components", value_parser = args::space)]
     space: Option<cotal_wire::Space>,
     #[command(flatten)]
     output: JsonArg,

