@@ -9,6 +9,7 @@ pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod options;
 mod serve;
+pub(crate) mod stage;
 mod tasks;
 
 use std::sync::Arc;
@@ -30,26 +31,11 @@ use context::LaneContext;
 use error::{LaneError, broker};
 use options::LaneOptions;
 use serve::Serving;
+use stage::Stage;
 use tasks::Tasks;
 
-/// How long what was taken in may take to finish at a stop.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
-
-/// How far a lane has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing is claimed yet.
-    Starting,
-    /// The lease is held; this is the space's daemon now.
-    Claimed,
-    /// The rails are bound and the row says `ready`.
-    Ready,
-    /// The lane has ended.
-    Ended {
-        /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
-        released: bool,
-    },
-}
+/// How long the connection may take to send what is queued when it is closed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
 /// [`Lane::ended`] instead.
@@ -181,7 +167,7 @@ async fn claim_and_serve(
     };
     let serving = Serving { options, identity, context, components, stage, changed_acls };
     let end = under_lease(serving, lease, keeper, stop).await;
-    connection.close(FINISH_WITHIN).await;
+    connection.close(CLOSE_WITHIN).await;
     Ok(end)
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn spawn(
     let dlv = writer(context, &context.space.dlv_stream()).await?;
     let dead = DeadStore::new(&context.connection, &context.space);
     let overflow = overflow::spawn(context).await?;
-    let reader = reader::spawn(context, dlv, dead.clone(), overflow.clone()).await?;
+    let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone()).await?;
     let progress = reader.progress.clone();
     fanout::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
     let handing_off = parked::spawn(context, dead, overflow.clone());

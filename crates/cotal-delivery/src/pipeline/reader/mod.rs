@@ -8,7 +8,7 @@
 pub(crate) mod discarded;
 pub(crate) mod judge;
 pub(crate) mod retired;
-mod start;
+pub(crate) mod start;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -45,8 +45,6 @@ use crate::pipeline::reader::waiting::WaitingList;
 use crate::state::view::{Feed, View};
 use discarded::DiscardScan;
 use judge::judge;
-
-pub(crate) use start::spawn;
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
