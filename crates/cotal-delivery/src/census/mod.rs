@@ -19,6 +19,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use crate::credentials::{self, CredentialError};
+use crate::lane::options::LaneOptions;
 
 /// How long servers may take to answer one question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -55,9 +56,9 @@ struct Scan {
 #[derive(Clone)]
 pub(crate) struct Scanner {
     pub(crate) space: Space,
-    pub(crate) account: String,
-    pub(crate) server: String,
-    pub(crate) tls: TlsMode,
+    account: String,
+    server: String,
+    tls: TlsMode,
     pub(crate) store: Arc<dyn SecretStore>,
 }
 
@@ -101,6 +102,12 @@ struct ConnInfo {
 }
 
 impl Scanner {
+    /// A scanner of `account`, over connections of its own.
+    pub(crate) fn new(options: &LaneOptions, account: &str) -> Self {
+        let LaneOptions { space, server, tls, store, .. } = options.clone();
+        Self { space, account: account.to_owned(), server, tls, store }
+    }
+
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
     /// them gone, shared by all.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {

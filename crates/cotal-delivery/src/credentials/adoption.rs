@@ -21,6 +21,7 @@ use tracing::{error, info, warn};
 use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
 use crate::lane::broker_watch::Renewed;
+use crate::lane::context::LaneContext;
 
 /// Between an adoption's reply and the move.
 const MOVE_AFTER: Duration = Duration::from_millis(250);
@@ -70,20 +71,47 @@ impl NotAdopted {
 
 /// Renews the resident connection's credential.
 pub(crate) struct Renewal {
-    pub(crate) space: Space,
-    pub(crate) connection: Connection,
-    pub(crate) connect: ConnectOptions,
-    pub(crate) store: Arc<dyn SecretStore>,
-    pub(crate) principal: Principal,
-    pub(crate) renewed: Renewed,
+    space: Space,
+    connection: Connection,
+    connect: ConnectOptions,
+    store: Arc<dyn SecretStore>,
+    principal: Principal,
+    renewed: Renewed,
     /// What is held now.
-    pub(crate) held: Mutex<Creds>,
+    held: Mutex<Creds>,
+    /// How many credentials were adopted so far.
+    adoptions: watch::Sender<u64>,
     /// Whether start-up is finished (CRD-3).
-    pub(crate) started: watch::Receiver<bool>,
+    started: watch::Receiver<bool>,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
-    pub(crate) moving: Arc<watch::Sender<bool>>,
+    moving: watch::Sender<bool>,
     /// Told that a move was ordered on the rail.
-    pub(crate) ordered: Notify,
+    ordered: Notify,
+}
+
+/// Starts the renewal of what the lane presents, beginning with `held`.
+pub(crate) fn spawn(
+    context: &LaneContext,
+    store: Arc<dyn SecretStore>,
+    held: Creds,
+    renewed: Renewed,
+    started: watch::Receiver<bool>,
+) -> Arc<Renewal> {
+    let renewal = Arc::new(Renewal {
+        space: context.space.clone(),
+        connection: context.connection.clone(),
+        connect: context.connect.clone(),
+        store,
+        principal: context.principal.clone(),
+        renewed,
+        held: Mutex::new(held),
+        adoptions: watch::Sender::new(0),
+        started,
+        moving: watch::Sender::new(false),
+        ordered: Notify::new(),
+    });
+    context.spawn("the renewal", Arc::clone(&renewal).run(context.stop.clone()));
+    renewal
 }
 
 /// A candidate that the broker accepted, or what is held already.
@@ -115,12 +143,25 @@ impl Renewal {
                 proof.map_err(NotAdopted::NotProved)?;
                 // From here on every redial presents it.
                 self.connection.creds().replace(candidate);
+                self.adoptions.send_modify(|adoptions| *adoptions += 1);
                 let accepted = accepted(&stored);
                 *held = stored;
                 self.tell().await;
                 Ok(Proved { accepted, is_new: true })
             }
         }
+    }
+
+    /// How many credentials were adopted, and when that changes: a component with a connection of its
+    /// own moves it then, with [`Connection::move_on`].
+    #[expect(dead_code, reason = "for components with a connection of their own: none yet")]
+    pub(crate) fn adoptions(&self) -> watch::Receiver<u64> {
+        self.adoptions.subscribe()
+    }
+
+    /// Whether the resident connection is about to move; replies wait for it (ADM-8).
+    pub(crate) fn moving(&self) -> watch::Receiver<bool> {
+        self.moving.subscribe()
     }
 
     fn needed(&self, stored: &Creds) -> Permissions {
@@ -157,7 +198,7 @@ impl Renewal {
     }
 
     /// Re-reads the key when it is due, and moves the connection, until told to stop.
-    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+    async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut told = false;
         loop {
             let wait = self.until_due().await;

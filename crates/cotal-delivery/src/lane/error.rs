@@ -47,6 +47,6 @@ pub enum LaneError {
 }
 
 /// Says what was being done when the broker refused or did not answer.
-pub(super) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
+pub(crate) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
     move |source| LaneError::Broker { what, source }
 }

@@ -5,16 +5,17 @@
 //! taken in is finished before the lease goes.
 
 pub(crate) mod broker_watch;
-mod components;
+pub(crate) mod context;
 pub(crate) mod error;
+pub(crate) mod options;
+mod serve;
+pub(crate) mod stage;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, TlsMode};
-use cotal_rules::watchdog::Windows;
-use cotal_wire::Space;
-use cotal_workspace::SecretStore;
+use cotal_nats::{ConnectOptions, Connection};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -24,67 +25,17 @@ use crate::credentials;
 use crate::lease::gate;
 use crate::lease::keeper::{self, Keeper, Lease, LeaseError, Release};
 use crate::loop_progress::Progress;
-use components::{Claim, Parts};
+use crate::state::changes;
+use crate::state::view::View;
+use context::LaneContext;
 use error::{LaneError, broker};
+use options::LaneOptions;
+use serve::Serving;
+use stage::Stage;
+use tasks::Tasks;
 
-/// How long what was taken in may take to finish at a stop.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
-
-/// How often the records of role requests are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(600);
-
-/// The time to live of the lease bucket (`docs/wire.md` §4).
-const LEASE_TTL: Duration = Duration::from_secs(30);
-
-/// How to run a lane.
-#[derive(Clone)]
-pub struct LaneOptions {
-    /// The space.
-    pub space: Space,
-    /// The broker, such as `nats://127.0.0.1:4222`.
-    pub server: String,
-    /// The transport demanded.
-    pub tls: TlsMode,
-    /// Where the lane's credentials are kept.
-    pub store: Arc<dyn SecretStore>,
-    /// How long the broker may be away before the lane ends (LIF-3, LIF-4).
-    pub windows: Windows,
-    /// How often the records of role requests are swept (ANY-6).
-    pub sweep_every: Duration,
-    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
-    pub lease_ttl: Duration,
-}
-
-impl LaneOptions {
-    /// Plaintext, and the default window of 15 s.
-    pub fn new(space: Space, server: impl Into<String>, store: Arc<dyn SecretStore>) -> Self {
-        Self {
-            space,
-            server: server.into(),
-            tls: TlsMode::Plain,
-            store,
-            windows: Windows::new(None, None),
-            sweep_every: SWEEP_EVERY,
-            lease_ttl: LEASE_TTL,
-        }
-    }
-}
-
-/// How far a lane has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing is claimed yet.
-    Starting,
-    /// The lease is held; this is the space's daemon now.
-    Claimed,
-    /// The rails are bound and the row says `ready`.
-    Ready,
-    /// The lane has ended.
-    Ended {
-        /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
-        released: bool,
-    },
-}
+/// How long the connection may take to send what is queued when it is closed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
 /// [`Lane::ended`] instead.
@@ -199,20 +150,33 @@ async fn claim_and_serve(
         ttl,
         gate_keeper,
     );
-    let claim = Claim { identity, incarnation, gate, progress };
-    let parts = Parts::new(options, &connection, connect, claim);
-    let end = under_lease(&parts, lease, keeper, stop, stage).await;
-    connection.close(FINISH_WITHIN).await;
+    let (changes, changed_acls) = changes::changes();
+    let components = Tasks::default();
+    let context = LaneContext {
+        space: options.space.clone(),
+        connection: connection.clone(),
+        connect,
+        principal: identity.principal.clone(),
+        view: View::new(&connection, &options.space, &incarnation, gate.clone(), changes),
+        incarnation,
+        gate,
+        counters: Arc::default(),
+        stop: CancellationToken::new(),
+        progress,
+        tasks: components.spawner(),
+    };
+    let serving = Serving { options, identity, context, components, stage, changed_acls };
+    let end = under_lease(serving, lease, keeper, stop).await;
+    connection.close(CLOSE_WITHIN).await;
     Ok(end)
 }
 
 /// Runs the keeper beside the lane, and releases the lease last of all.
 async fn under_lease(
-    parts: &Parts,
+    serving: Serving<'_>,
     mut lease: Lease,
     keeper: Keeper,
     stop: &CancellationToken,
-    stage: &watch::Sender<Stage>,
 ) -> End {
     let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
     let served = tokio::select! {
@@ -222,8 +186,8 @@ async fn under_lease(
                 () = stop.cancelled() => return Ok(()),
                 () = lease.granted() => {}
             }
-            stage.send_replace(Stage::Claimed);
-            parts.serve(&mut lease, stop, stage).await
+            serving.stage.send_replace(Stage::Claimed);
+            serving.run(&mut lease, stop).await
         } => served,
     };
     lease.release().await;

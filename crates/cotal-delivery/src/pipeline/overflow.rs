@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::counters::Counters;
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
 
 /// Members reported and not yet checked; beyond it a report is dropped, and the next hand-off makes
 /// another.
@@ -55,22 +57,20 @@ pub(crate) struct OverflowCheck {
     reports: mpsc::Receiver<Lifecycle>,
 }
 
-/// A meter and its reporting side.
-pub(crate) fn overflow(
-    space: &Space,
-    connection: &Connection,
-    counters: &Arc<Counters>,
-) -> (OverflowReports, OverflowCheck) {
+/// Starts the check of what the store's cap takes, before anything is handed over.
+pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, LaneError> {
     let (reporter, reports) = mpsc::channel(REPORTS);
     let meter = Arc::new(Mutex::new(OverflowMeter::default()));
-    let cap_meter = OverflowCheck {
-        space: space.clone(),
-        connection: connection.clone(),
-        counters: Arc::clone(counters),
+    let check = OverflowCheck {
+        space: context.space.clone(),
+        connection: context.connection.clone(),
+        counters: Arc::clone(&context.counters),
         meter: Arc::clone(&meter),
         reports,
     };
-    (OverflowReports { meter, reports: reporter }, cap_meter)
+    check.seed().await.map_err(broker("cannot read DLV"))?;
+    context.spawn("the overflow check", check.run(context.stop.clone()));
+    Ok(OverflowReports { meter, reports: reporter })
 }
 
 impl OverflowCheck {

@@ -8,6 +8,7 @@ mod inventory;
 mod rejoin;
 mod row_locks;
 mod rows;
+mod unfinished_joins;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,32 +27,59 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::counters::Counters;
+use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
+use crate::pipeline::Pipeline;
 use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, Seen, View};
 
-pub(crate) use inventory::{Inventories, inventories};
-pub(crate) use row_locks::{RowLock, RowLocks};
+use inventory::{Inventories, inventories};
+use row_locks::{RowLock, RowLocks};
+
+pub(crate) use unfinished_joins::{Joins, joins};
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 8;
 /// How long the view may take to apply a row just written.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// JoinBarrier, leaves and listings of one lane.
+/// Joins, leaves and listings of one lane.
 pub(crate) struct Registry {
-    pub(crate) space: Space,
-    pub(crate) connection: Connection,
-    pub(crate) view: Arc<View>,
-    pub(crate) gate: Gate,
-    pub(crate) writer: Writer,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) reader: watch::Receiver<ReaderProgress>,
-    pub(crate) writer_identity: String,
-    pub(crate) turns: RowLocks,
-    pub(crate) joins: JoinBarrier,
-    pub(crate) inventories: Inventories,
+    space: Space,
+    connection: Connection,
+    view: Arc<View>,
+    gate: Gate,
+    writer: Writer,
+    counters: Arc<Counters>,
+    reader: watch::Receiver<ReaderProgress>,
+    writer_identity: String,
+    turns: RowLocks,
+    joins: JoinBarrier,
+    inventories: Inventories,
+}
+
+/// Starts the registry: the reads of its inventories, and the joins that are half done.
+pub(crate) fn spawn(context: &LaneContext, pipeline: &Pipeline, joins: Joins) -> Arc<Registry> {
+    let (inventories, reader) = inventories(&context.view);
+    context.spawn("the inventories", reader.run(context.stop.clone()));
+    let Joins { barrier, unfinished } = joins;
+    let registry = Arc::new(Registry {
+        space: context.space.clone(),
+        connection: context.connection.clone(),
+        view: Arc::clone(&context.view),
+        gate: context.gate.clone(),
+        writer: pipeline.inbox.clone(),
+        counters: Arc::clone(&context.counters),
+        reader: pipeline.progress.clone(),
+        writer_identity: context.incarnation.clone(),
+        turns: RowLocks::default(),
+        joins: barrier,
+        inventories,
+    });
+    let finishing = Arc::clone(&registry).finish(unfinished, context.stop.clone());
+    context.spawn("the unfinished joins", finishing);
+    registry
 }
 
 /// A refusal, or a broker that did not let the operation be done.

@@ -18,14 +18,14 @@ use crate::loop_progress::LoopReporter;
 use crate::registry::RegistryError;
 
 /// Everything the service needs.
-pub(crate) struct Takes {
-    pub(crate) rail: Rail,
-    pub(crate) keeper: Arc<RequestKeeper>,
+pub(super) struct Takes {
+    pub(super) rail: Rail,
+    pub(super) keeper: Arc<RequestKeeper>,
 }
 
 impl Takes {
     /// Answers until told to stop; what is being worked on is finished.
-    pub(crate) async fn run(
+    pub(super) async fn run(
         self,
         requests: Subscription,
         beat: LoopReporter,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use cotal_nats::{BatchError, Connection, Delivery, Gather, NatsError, PullError, Ticket, Writer};
 use cotal_rules::fanout::{Plan, Post};
 use cotal_wire::envelope::{self, PostHead};
+use cotal_wire::names::FANOUT;
 use cotal_wire::rows::DeliveryClass;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
@@ -24,9 +25,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::PullSource;
+use crate::consumer::pull_source::{PullSource, bind};
 use crate::counters::{Counters, add};
+use crate::lane::context::LaneContext;
+use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::join_barrier::{BarrierPolicy, JoinBarrier};
@@ -49,6 +53,40 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 const MARK_AGAIN: Duration = Duration::from_millis(200);
 /// When a post comes again after a copy could not be confirmed.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Posts pulled ahead of routing; small, because each may cost a copy per member.
+const PULL_POSTS: usize = 128;
+
+/// Starts the fan-out writer; INBOX held nothing beyond `backlog` before it.
+pub(crate) async fn spawn(
+    context: &LaneContext,
+    writer: Writer,
+    joins: &JoinBarrier,
+    reader: watch::Receiver<ReaderProgress>,
+    backlog: u64,
+) -> Result<(), LaneError> {
+    let LaneContext { space, connection, view, gate, counters, .. } = context;
+    let stream = space.chat_stream();
+    let info = bind(context, &stream, &space.fanout_config(None)).await?;
+    ShortAckWait::spawn(context, &stream, &info, None);
+    let fanout = Fanout {
+        space: space.clone(),
+        connection: connection.clone(),
+        view: Arc::clone(view),
+        writer,
+        pulls: PullSource::open(space, connection, &stream, FANOUT, PULL_POSTS).await?,
+        gate: gate.clone(),
+        counters: Arc::clone(counters),
+        reader,
+        backlog,
+        open: BTreeSet::new(),
+        floor: info.ack_floor.stream_seq,
+        beat: context.reporter("fan-out"),
+        joins: joins.clone(),
+    };
+    context.spawn("fan-out", fanout.run(context.stop.clone()));
+    Ok(())
+}
 
 /// Everything the writer needs.
 pub(crate) struct Fanout {

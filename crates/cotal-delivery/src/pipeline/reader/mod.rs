@@ -8,6 +8,7 @@
 pub(crate) mod discarded;
 pub(crate) mod judge;
 pub(crate) mod retired;
+pub(crate) mod start;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
