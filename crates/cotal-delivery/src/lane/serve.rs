@@ -11,8 +11,8 @@ use super::broker_watch::{BrokerWatch, Renewed};
 use super::context::LaneContext;
 use super::error::LaneError;
 use super::options::LaneOptions;
+use super::stage::Stage;
 use super::tasks::Tasks;
-use super::{FINISH_WITHIN, Stage};
 use crate::census::Scanner;
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
@@ -23,6 +23,9 @@ use crate::registry;
 use crate::role_requests;
 use crate::state::changes::ChangedAcls;
 use crate::state::view::{Feed, View};
+
+/// How long what was taken in may take to finish at a stop.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// A lane that holds the lease.
 pub(super) struct Serving<'a> {
