@@ -25,6 +25,22 @@ pub enum LockError {
         /// The process that holds it, as far as it has said so.
         holder: Option<u32>,
     },
+    /// A process that runs holds the lock for as long as it lives.
+    #[error(
+        "{who} runs on this root already, and holds {path}: `cotal down` stops what runs here",
+        who = holder.map_or(
+            "a process that cannot be seen from here (another container's, or another user's)"
+                .to_owned(),
+            |pid| format!("process {pid}")
+        ),
+        path = path.display()
+    )]
+    Runs {
+        /// The lock file.
+        path: PathBuf,
+        /// The process, where it can be seen.
+        holder: Option<u32>,
+    },
     /// The operating system refused.
     #[error("cannot lock {path}: {source}", path = path.display())]
     Io {

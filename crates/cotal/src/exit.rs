@@ -119,7 +119,7 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<LaneError>() {
         return of_lane(error);
     }
-    if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
+    if let Some(LockError::Held { .. } | LockError::Runs { .. }) = cause.downcast_ref() {
         return Some(Exit::Conflict);
     }
     if let Some(RootError::NotFound(_) | RootError::NotARoot(_)) = cause.downcast_ref() {
@@ -153,7 +153,10 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         | ManagerError::OtherStore { .. }
         | ManagerError::Renewed(_)
         | ManagerError::Ambiguous { .. }
-        | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),
+        | ManagerError::StoreHeld { .. }
+        | ManagerError::Lock(LockError::Held { .. } | LockError::Runs { .. }) => {
+            Some(Exit::Conflict)
+        }
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }

@@ -8,7 +8,9 @@ use cotal_delivery::{Lane, LaneOptions, Progress, Stage, Windows};
 use cotal_manager::launch::daemon_record;
 use cotal_nats::TlsMode;
 use cotal_wire::Space;
-use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, PidFile, Root, Segment};
+use cotal_workspace::{
+    FileStore, Identity, MeshEntry, MeshFile, Mode, PidFile, Root, Segment, Share,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -175,6 +177,7 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let record = daemon_record(root, space);
+    Identity::adopt(&record.run_lock(), Share::Together)?;
     let mut lane = Lane::start(options);
     let recorder = tokio::spawn(record_once_claimed(lane.stage(), record.clone()));
     let told = attend(space.clone(), lane.stage(), lane.progress());

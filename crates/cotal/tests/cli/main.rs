@@ -11,6 +11,7 @@ mod daemon;
 mod endings;
 mod files;
 mod foreground;
+mod identity;
 mod lifetime;
 mod listener;
 mod manager;
