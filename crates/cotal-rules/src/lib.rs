@@ -15,6 +15,7 @@ pub mod lease;
 pub mod membership;
 pub mod overflow;
 pub mod renewal;
+pub mod reopen;
 pub mod timers;
 pub mod waiting;
 pub mod watchdog;

@@ -2,6 +2,8 @@
 
 pub(crate) mod adoption;
 
+use std::sync::Arc;
+
 use cotal_nats::CredsSource;
 use cotal_wire::creds::{Creds, CredsError};
 use cotal_wire::names::sys;
@@ -14,6 +16,9 @@ pub enum CredentialError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store panicked, or the runtime ends.
+    #[error("the secret store gave no answer: {0}")]
+    StoreFailed(String),
     /// The store has no such key.
     #[error("there is no {0} credential in the store; run `cotal up` to mint it")]
     Missing(String),
@@ -84,6 +89,17 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     let source = presentable(&creds, space, &SecretKind::Delivery)?;
     let account = creds.claims.account.clone();
     Ok(Identity { source, principal, account, creds })
+}
+
+/// [`load`] beside the async loops: an embedder's store may be slow, and a lane must not wait for the
+/// store of another.
+pub(crate) async fn load_blocking(
+    store: &Arc<dyn SecretStore>,
+    space: &Space,
+) -> Result<Identity, CredentialError> {
+    let (store, at) = (Arc::clone(store), space.clone());
+    let loaded = tokio::task::spawn_blocking(move || load(&*store, &at)).await;
+    loaded.unwrap_or_else(|error| Err(CredentialError::StoreFailed(error.to_string())))
 }
 
 /// What the client presents for a credential that reads.

@@ -37,8 +37,8 @@ use tasks::Tasks;
 /// How long the connection may take to send what is queued when it is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
-/// [`Lane::ended`] instead.
+/// A running lane. Dropping it aborts it without a release, so that its lease row stands until it
+/// expires; call [`Lane::close`] instead.
 #[derive(Debug)]
 pub struct Lane {
     stop: CancellationToken,
@@ -70,12 +70,43 @@ impl Lane {
         self.progress.clone()
     }
 
+    /// Waits until it serves; false when it ended instead, and [`Lane::ended`] tells why.
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn readiness(&self) -> bool {
+        let mut stage = self.stage.clone();
+        let settled = stage.wait_for(|stage| matches!(stage, Stage::Ready | Stage::Ended { .. }));
+        settled.await.is_ok_and(|stage| *stage == Stage::Ready)
+    }
+
+    /// Stops taking in, settles what was taken in, releases the lease, and waits until all of that is
+    /// done: 5 s for the work, as long again for the release and for closing the connection.
+    ///
+    /// When the future is dropped, the lane goes on draining.
+    pub async fn drain(&self) {
+        self.stop();
+        let mut stage = self.stage.clone();
+        // A lane without a sender has ended.
+        let _ = stage.wait_for(|stage| matches!(stage, Stage::Ended { .. })).await;
+    }
+
+    /// Drains it and tells how it ended.
+    ///
+    /// When the future is dropped, the lane is aborted without a release.
+    ///
+    /// # Errors
+    /// Why it ended, unless it was this stop.
+    pub async fn close(mut self) -> Result<(), LaneError> {
+        self.stop();
+        self.ended().await
+    }
+
     /// Tells it to finish what it took in, release the lease and end.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits for its end.
+    /// Waits for its end. To be awaited to its end once; dropping the future changes nothing.
     ///
     /// # Errors
     /// Why it ended, unless it was stopped.
@@ -125,7 +156,10 @@ async fn claim_and_serve(
     stop: &CancellationToken,
     stage: &watch::Sender<Stage>,
 ) -> Result<End, LaneError> {
-    let identity = credentials::load(&*options.store, &options.space)?;
+    let identity = tokio::select! {
+        loaded = credentials::load_blocking(&options.store, &options.space) => loaded?,
+        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
+    };
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
         .tls(options.tls.clone());

@@ -9,10 +9,10 @@ use cotal_wire::Space;
 use cotal_workspace::SecretStore;
 
 /// How often the records of role requests are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(600);
+pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
 /// The time to live of the lease bucket (`docs/wire.md` §4).
-const LEASE_TTL: Duration = Duration::from_secs(30);
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(30);
 
 /// How to run a lane.
 #[derive(Clone)]
