@@ -15,6 +15,7 @@ use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -35,6 +36,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The credential cannot be read.
     #[error("the credential cannot be used")]
@@ -45,6 +47,9 @@ pub enum ConnectError {
     /// The credential is anonymous.
     #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
     Anonymous,
+    /// There is no Tokio runtime to run on.
+    #[error("an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes")]
+    NoRuntime,
     /// The broker was not reached, or refused.
     #[error("the endpoint could not connect")]
     Connect(#[source] NatsError),
@@ -98,6 +103,9 @@ impl Endpoint {
     /// # Errors
     /// When the credential is not an agent's, or the broker does not accept it or is not there.
     pub async fn connect(options: EndpointOptions) -> Result<Self, ConnectError> {
+        if Handle::try_current().is_err() {
+            return Err(ConnectError::NoRuntime);
+        }
         let source = options.credential.clone().into_source()?;
         let creds = source.current()?.ok_or(ConnectError::Anonymous)?;
         let identity = Identity::of(&creds, options.name.clone())?;

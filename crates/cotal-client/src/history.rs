@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
+use crate::place::Source;
 use crate::notice::Notice;
 use crate::settings::Replay;
 use crate::sink::Sink;

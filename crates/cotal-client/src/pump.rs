@@ -8,7 +8,7 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
+use crate::place::Source;
 use crate::notice::Notice;
 use crate::sink::Sink;
 

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::copy::{Copy, Rejected};
-use crate::incoming::{Incoming, Receipt, SharedLedger, Source, locked};
+use crate::incoming::{Incoming, Receipt, SharedLedger, locked};
+use crate::place::Source;
 use crate::ledger::{Owed, Verdict};
 use crate::notice::Notice;
 
