@@ -8,10 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
-use cotal_wire::anycast::{TakeArgs, Taken};
-use cotal_wire::control::op;
 use cotal_wire::creds::CredsError as TagError;
-use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,15 +18,17 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::control::{ControlError, Rail};
+use crate::control::ControlError;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
 use crate::keeper::Keeper;
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
+use crate::plane::Plane;
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
-use crate::sink::{NOTICES, QUEUE, Sink, answered, new_ledger};
+use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
+use crate::wanted::{Establisher, Wanted};
 
 /// A durable copy follows its live one within milliseconds where a daemon serves.
 const LINGER: Duration = Duration::from_secs(1);
@@ -78,9 +77,8 @@ struct Inner {
     options: EndpointOptions,
     sink: Sink,
     queue: Mutex<Queue>,
-    control: Rail,
-    probe: Rail,
-    take: Rail,
+    plane: Plane,
+    wanted: Wanted,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -92,7 +90,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Queue {
-    messages: mpsc::Receiver<Incoming>,
+    messages: mpsc::Receiver<Queued>,
     notices: mpsc::Receiver<Notice>,
 }
 
@@ -114,21 +112,12 @@ impl Endpoint {
         let tasks = TaskTracker::new();
         let (messages_in, messages) = mpsc::channel(QUEUE);
         let (notices_in, notices) = mpsc::channel(NOTICES);
-        let sink = Sink {
-            own: identity.lifecycle.principal.clone(),
-            ledger: new_ledger(),
-            messages: messages_in,
-            notices: notices_in,
-            backed: Arc::default(),
-            caught_up: Arc::default(),
-            stop: stop.clone(),
-        };
-        let (space, own) = (&identity.space, &identity.lifecycle.principal);
-        let rail = |subject| Rail::new(&connection, subject, &stop, &tasks);
+        let own = identity.lifecycle.principal.clone();
+        let sink = Sink::new(own, messages_in, notices_in, stop.clone());
+        let within = options.request_timeout;
         let inner = Inner {
-            control: rail(space.ctl(DELIVERY, own)),
-            probe: rail(space.live(DELIVERY, own)),
-            take: rail(space.ctl(ANYCAST_TAKE, own)),
+            plane: Plane::new(&connection, &identity, within, &stop, &tasks),
+            wanted: Wanted::default(),
             queue: Mutex::new(Queue { messages, notices }),
             live: Mutex::default(),
             history: Arc::default(),
@@ -148,8 +137,11 @@ impl Endpoint {
 
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
-        let keeper = Keeper::new(connection, identity, sink.clone(), options.receive);
+        let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
+        let keeper = Keeper::new(connection, &plane, sink.clone(), &wanted, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
+        let establisher = Establisher { wanted, plane, sink: sink.clone() };
+        tasks.spawn(establisher.run(stop.clone()));
         if options.presence {
             let presence = Presence::new(connection, identity, status.subscribe(), sink.clone());
             tasks.spawn(presence.run(stop.clone()));
@@ -178,7 +170,8 @@ impl Endpoint {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
-            Some(incoming) = messages.recv() => Some(Event::Message(Box::new(incoming))),
+            notice = self.inner.sink.overruns.next() => Some(Event::Notice(notice)),
+            Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
         }
     }
@@ -260,18 +253,15 @@ impl Endpoint {
         op: &str,
         args: &impl Serialize,
     ) -> Result<T, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.control.call(op, args, self.identity(), within).await
+        self.plane().control(op, args).await
     }
 
-    pub(crate) fn probe_rail(&self) -> &Rail {
-        &self.inner.probe
+    pub(crate) fn plane(&self) -> &Plane {
+        &self.inner.plane
     }
 
-    /// Asks the daemon to record a take.
-    pub(crate) async fn take(&self, args: &TakeArgs) -> Result<Taken, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.take.call(op::TAKE, args, self.identity(), within).await
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.inner.wanted
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -37,7 +37,7 @@ const PREAMBLE: &str = "NATS/1.0";
 
 /// One header value as text.
 pub fn get<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
-    headers?.get(HeaderName::from_static(name)).map(async_nats::HeaderValue::as_str)
+    headers?.get(HeaderName::from_static(name)).map(HeaderValue::as_str)
 }
 
 /// One header value as a number.

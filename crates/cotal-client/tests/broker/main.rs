@@ -2,6 +2,7 @@
 
 mod control;
 mod delivery;
+mod input;
 mod join;
 mod plane;
 mod requests;
