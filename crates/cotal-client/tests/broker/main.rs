@@ -8,3 +8,4 @@ mod plane;
 mod requests;
 mod send;
 mod support;
+mod wanted;
