@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::identity::Identity;
-use crate::send::random_id;
+use crate::fresh::random_id;
 
 /// How a control request failed.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use cotal_wire::{Channel, Principal, Role, Space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::incoming::Place;
+use crate::place::Place;
 use crate::ledger::Key;
 
 /// A genuine copy.

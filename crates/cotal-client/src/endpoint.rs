@@ -8,33 +8,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
-use cotal_wire::anycast::{TakeArgs, Taken};
-use cotal_wire::control::op;
 use cotal_wire::creds::CredsError as TagError;
-use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::control::{ControlError, Rail};
+use crate::control::ControlError;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
 use crate::keeper::Keeper;
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
+use crate::plane::Plane;
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
-use crate::sink::{NOTICES, QUEUE, Sink, answered, new_ledger};
+use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
+use crate::wanted::{Establisher, Wanted};
 
 /// A durable copy follows its live one within milliseconds where a daemon serves.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The credential cannot be read.
     #[error("the credential cannot be used")]
@@ -45,6 +46,9 @@ pub enum ConnectError {
     /// The credential is anonymous.
     #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
     Anonymous,
+    /// There is no Tokio runtime to run on.
+    #[error("an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes")]
+    NoRuntime,
     /// The broker was not reached, or refused.
     #[error("the endpoint could not connect")]
     Connect(#[source] NatsError),
@@ -73,9 +77,8 @@ struct Inner {
     options: EndpointOptions,
     sink: Sink,
     queue: Mutex<Queue>,
-    control: Rail,
-    probe: Rail,
-    take: Rail,
+    plane: Plane,
+    wanted: Wanted,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -87,7 +90,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Queue {
-    messages: mpsc::Receiver<Incoming>,
+    messages: mpsc::Receiver<Queued>,
     notices: mpsc::Receiver<Notice>,
 }
 
@@ -98,6 +101,9 @@ impl Endpoint {
     /// # Errors
     /// When the credential is not an agent's, or the broker does not accept it or is not there.
     pub async fn connect(options: EndpointOptions) -> Result<Self, ConnectError> {
+        if Handle::try_current().is_err() {
+            return Err(ConnectError::NoRuntime);
+        }
         let source = options.credential.clone().into_source()?;
         let creds = source.current()?.ok_or(ConnectError::Anonymous)?;
         let identity = Identity::of(&creds, options.name.clone())?;
@@ -106,21 +112,12 @@ impl Endpoint {
         let tasks = TaskTracker::new();
         let (messages_in, messages) = mpsc::channel(QUEUE);
         let (notices_in, notices) = mpsc::channel(NOTICES);
-        let sink = Sink {
-            own: identity.lifecycle.principal.clone(),
-            ledger: new_ledger(),
-            messages: messages_in,
-            notices: notices_in,
-            backed: Arc::default(),
-            caught_up: Arc::default(),
-            stop: stop.clone(),
-        };
-        let (space, own) = (&identity.space, &identity.lifecycle.principal);
-        let rail = |subject| Rail::new(&connection, subject, &stop, &tasks);
+        let own = identity.lifecycle.principal.clone();
+        let sink = Sink::new(own, messages_in, notices_in, stop.clone());
+        let within = options.request_timeout;
         let inner = Inner {
-            control: rail(space.ctl(DELIVERY, own)),
-            probe: rail(space.live(DELIVERY, own)),
-            take: rail(space.ctl(ANYCAST_TAKE, own)),
+            plane: Plane::new(&connection, &identity, within, &stop, &tasks),
+            wanted: Wanted::default(),
             queue: Mutex::new(Queue { messages, notices }),
             live: Mutex::default(),
             history: Arc::default(),
@@ -140,8 +137,11 @@ impl Endpoint {
 
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
-        let keeper = Keeper::new(connection, identity, sink.clone(), options.receive);
+        let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
+        let keeper = Keeper::new(connection, &plane, sink.clone(), &wanted, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
+        let establisher = Establisher { wanted, plane, sink: sink.clone() };
+        tasks.spawn(establisher.run(stop.clone()));
         if options.presence {
             let presence = Presence::new(connection, identity, status.subscribe(), sink.clone());
             tasks.spawn(presence.run(stop.clone()));
@@ -170,7 +170,8 @@ impl Endpoint {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
-            Some(incoming) = messages.recv() => Some(Event::Message(Box::new(incoming))),
+            notice = self.inner.sink.overruns.next() => Some(Event::Notice(notice)),
+            Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
         }
     }
@@ -252,18 +253,15 @@ impl Endpoint {
         op: &str,
         args: &impl Serialize,
     ) -> Result<T, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.control.call(op, args, self.identity(), within).await
+        self.plane().control(op, args).await
     }
 
-    pub(crate) fn probe_rail(&self) -> &Rail {
-        &self.inner.probe
+    pub(crate) fn plane(&self) -> &Plane {
+        &self.inner.plane
     }
 
-    /// Asks the daemon to record a take.
-    pub(crate) async fn take(&self, args: &TakeArgs) -> Result<Taken, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.take.call(op::TAKE, args, self.identity(), within).await
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.inner.wanted
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -272,7 +272,7 @@ impl Holder {
             delivery: copy.delivered,
         };
         if matches!(verdict, Verdict::Show(_))
-            && let Err(error) = self.endpoint.take(&args).await
+            && let Err(error) = self.endpoint.plane().take(&args).await
         {
             return self.refused(error).await;
         }

@@ -60,14 +60,17 @@
 //!
 //! # Bounds
 //!
-//! 256 messages wait for the caller; behind them the broker waits. The last 16,384 settled messages are
+//! Of stored messages 256, and 32 MiB, wait for the caller; behind them the broker waits. Of live ones 4,096,
+//! and 32 MiB: what comes beyond is dropped and told as [`Notice::Overrun`], and its durable copy still comes. The last 16,384 settled messages are
 //! remembered; a copy that comes later than that is delivered again. The broker hands out at most 1,000
 //! unacked deliveries. What an agent may see beyond its messages: `STREAM.INFO` of the channel stream shows
 //! the names of channels and posters of the whole space, never content.
 
+mod backstop;
 mod control;
 mod copy;
 mod endpoint;
+mod fresh;
 mod history;
 mod holder;
 mod identity;
@@ -78,13 +81,19 @@ mod ledger;
 mod live;
 mod notice;
 mod options;
+mod overrun;
+mod place;
+mod plane;
 mod presence;
 mod pump;
 mod requests;
+mod room;
 mod send;
 mod settings;
 mod sink;
+mod wanted;
 
+pub use backstop::{Backstop, Shortfall};
 pub use control::{ControlError, Liveness};
 pub use cotal_nats::{CredsSource, NatsError, TlsMode};
 pub use cotal_wire::anycast::{ListedRequest, Standing};
@@ -94,9 +103,10 @@ pub use cotal_wire::{Channel, Lifecycle, Principal, Role, Space};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
-pub use incoming::{AckError, Event, Incoming, Place, Source};
-pub use join::{Backstop, JoinState, LeaveState, Left, Live, Shortfall};
+pub use incoming::{AckError, Event, Incoming};
+pub use join::{JoinState, LeaveState, Left, Live};
 pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
+pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
-pub use send::{Draft, Posted, SendError};
+pub use send::{Draft, MAX_ID, Posted, SendError};

@@ -1,5 +1,6 @@
 //! How an endpoint is made.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(5);
 const PREFETCH: usize = 100;
 
-/// Where the credential comes from.
-#[derive(Debug, Clone)]
+/// Where the credential comes from. Its `Debug` shows no secret.
+#[derive(Clone)]
+#[non_exhaustive]
 pub enum Credential {
     /// The text of a creds file.
     Text(String),
@@ -19,6 +21,16 @@ pub enum Credential {
     File(PathBuf),
     /// A source of the caller's own.
     Source(CredsSource),
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Source(source) => f.debug_tuple("Source").field(source).finish(),
+        }
+    }
 }
 
 impl Credential {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::identity::Identity;
 use crate::notice::Notice;
-use crate::send::now_ms;
+use crate::fresh::now_ms;
 use crate::sink::Sink;
 
 /// A row lives 6 s, so two beats may be lost.

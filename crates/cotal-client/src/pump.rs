@@ -8,7 +8,7 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
+use crate::place::Source;
 use crate::notice::Notice;
 use crate::sink::Sink;
 
@@ -16,6 +16,9 @@ use crate::sink::Sink;
 const WAIT: Duration = Duration::from_secs(30);
 /// Between attempts to bind a durable that could not be read.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// One pull brings no more bytes ahead of the caller than this.
+const PREFETCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Which of the agent's durables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +77,9 @@ impl Pump {
 
     /// Binds and reads until told to stop; `told` is cleared once the durable was readable again.
     async fn bound(&self, told: &mut bool) -> Result<(), PullError> {
-        let options = PullOptions { batch: self.prefetch, ..PullOptions::default() };
+        // One message at least must fit, or it would never come.
+        let max_bytes = PREFETCH_BYTES.max(self.connection.max_payload() * 2);
+        let options = PullOptions { batch: self.prefetch, max_bytes, ..PullOptions::default() };
         let stream = self.durable.stream(&self.space);
         let name = self.durable.consumer(&self.space, &self.own);
         let mut consumer = PullConsumer::open(&self.connection, &stream, &name, options).await?;

@@ -1,17 +1,23 @@
 //! Posts, direct messages and role requests on their way out.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use cotal_nats::{Bytes, NatsError, headers};
 use cotal_wire::envelope::{Message, Part};
 use cotal_wire::limits::ENTRY_HEADROOM;
 use cotal_wire::{Channel, Principal, Role};
 use serde_json::Value;
 
+use crate::copy::{self, Rejected};
 use crate::endpoint::Endpoint;
+use crate::fresh::{now_ms, random_id};
+
+/// The longest id that a message is sent under.
+pub const MAX_ID: usize = 256;
+/// How much of a wrong id an error shows.
+const SHOWN_OF_ID: usize = 64;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SendError {
     /// It does not fit; nothing was sent.
     #[error("the message has {size} bytes, at most {max} fit: shorten it or send a reference")]
@@ -52,6 +58,23 @@ pub enum SendError {
         #[source]
         source: NatsError,
     },
+    /// The endpoint was closed before; nothing was sent.
+    #[error("the endpoint is closed: nothing was sent, connect again")]
+    Closed,
+    /// The connection was down before it could be sent; nothing was sent.
+    #[error("the broker connection is down: nothing was sent, send it again once it is back")]
+    NotConnected,
+    /// The id cannot be one; nothing was sent.
+    #[error(
+        "{id:?} is no id of a message: take 1 to {MAX_ID} bytes without spaces and control characters"
+    )]
+    Id {
+        /// The id, cut to its beginning.
+        id: String,
+    },
+    /// Nobody could read what was written; nothing was sent.
+    #[error("the message was not sent, because nobody could read it: {0}")]
+    Malformed(String),
     /// The message cannot be written as JSON, or no id could be drawn.
     #[error("the message could not be written: {0}")]
     Unwritable(String),
@@ -133,6 +156,22 @@ impl Draft {
         self
     }
 
+    /// Draws the id now, so that it is known before the message is sent: whoever drops the call that
+    /// sends it, as a timeout does, sends it again with [`retry_of`](Self::retry_of) and this id.
+    ///
+    /// # Errors
+    /// When the kernel gives no randomness.
+    pub fn with_fresh_id(self) -> Result<Self, SendError> {
+        let id = random_id().map_err(|e| SendError::Unwritable(e.to_string()))?;
+        Ok(self.with_id(id))
+    }
+
+    /// The id, once it is known.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
     /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then no error.
     #[must_use]
     pub fn retry_of(mut self, id: impl Into<String>) -> Self {
@@ -144,6 +183,24 @@ impl Draft {
 impl From<&str> for Draft {
     fn from(text: &str) -> Self {
         Self::text(text)
+    }
+}
+
+impl From<String> for Draft {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<Value> for Draft {
+    fn from(data: Value) -> Self {
+        Self::data(data)
+    }
+}
+
+impl From<Vec<Part>> for Draft {
+    fn from(parts: Vec<Part>) -> Self {
+        Self::parts(parts)
     }
 }
 
@@ -163,7 +220,10 @@ impl Endpoint {
         let room = usize::try_from(ENTRY_HEADROOM).unwrap_or(usize::MAX);
         let max = self.connection().max_payload().saturating_sub(room);
         let place = |message: &mut Message| message.channel = Some(channel.to_string());
-        self.send(target, draft.into(), max, place).await
+        let judge = |body: &Bytes| {
+            copy::post(self.space(), &target, body.clone(), None).map(drop)
+        };
+        self.send(&target, draft.into(), max, place, judge).await
     }
 
     /// Sends a direct message.
@@ -174,7 +234,10 @@ impl Endpoint {
         let target = self.space().inst(to, self.principal());
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to = Some(to.to_string());
-        self.send(target, draft.into(), max, place).await
+        let judge = |body: &Bytes| {
+            copy::direct(self.space(), to, &target, body.clone(), 0).map(drop)
+        };
+        self.send(&target, draft.into(), max, place, judge).await
     }
 
     /// Asks whoever holds `role`; the number is what the request is known by from then on.
@@ -185,41 +248,59 @@ impl Endpoint {
         let target = self.space().svc(role, self.principal());
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to_service = Some(role.to_string());
-        self.send(target, draft.into(), max, place).await
+        let judge = |body: &Bytes| {
+            copy::request(self.space(), role, &target, body).map(drop)
+        };
+        self.send(&target, draft.into(), max, place, judge).await
     }
 
+    /// Sends what a receiver can read, by the receiver's own `judge`: the broker stores anything, and
+    /// whoever has to copy or show it would drop it without a word to the sender.
     async fn send(
         &self,
-        target: String,
+        target: &str,
         draft: Draft,
         max: usize,
         place: impl FnOnce(&mut Message),
+        judge: impl FnOnce(&Bytes) -> Result<(), Rejected>,
     ) -> Result<Posted, SendError> {
+        if self.stop_token().is_cancelled() {
+            return Err(SendError::Closed);
+        }
         let retried = draft.retried;
         let mut message = self.written(draft)?;
         place(&mut message);
         let id = message.id.clone();
         let body =
             serde_json::to_vec(&message).map_err(|e| SendError::Unwritable(e.to_string()))?;
+        let body = Bytes::from(body);
         let max = max.saturating_sub(header_size(&id));
         if body.len() > max {
             let size = body.len();
             return Err(SendError::TooLarge { size, max });
         }
-        let sent = self
-            .connection()
-            .publish_confirmed(target.clone(), None, Bytes::from(body), Some(&id))
-            .await;
+        judge(&body).map_err(|why| SendError::Malformed(why.to_string()))?;
+        // Data may be nested deeper than a reader goes.
+        serde_json::from_slice::<Message>(&body)
+            .map_err(|why| SendError::Malformed(why.to_string()))?;
+        if !self.connection().is_connected() {
+            return Err(SendError::NotConnected);
+        }
+        let sent =
+            self.connection().publish_confirmed(target.to_owned(), None, body, Some(&id)).await;
         match sent {
             Ok(ack) if ack.duplicate && !retried => Err(SendError::Duplicate { id, seq: ack.seq }),
             Ok(ack) => Ok(Posted { id, seq: ack.seq }),
             Err(source) if may_be_stored(&source) => Err(SendError::Unconfirmed { id, source }),
-            Err(source) => Err(SendError::Refused { target, source }),
+            Err(source) => Err(SendError::Refused { target: target.to_owned(), source }),
         }
     }
 
     fn written(&self, draft: Draft) -> Result<Message, SendError> {
         let id = match draft.id {
+            Some(id) if !is_id(&id) => {
+                return Err(SendError::Id { id: id.chars().take(SHOWN_OF_ID).collect() });
+            }
             Some(id) => id,
             None => random_id().map_err(|e| SendError::Unwritable(e.to_string()))?,
         };
@@ -239,6 +320,12 @@ impl Endpoint {
     }
 }
 
+/// The broker keeps an id as the text of a header, and drops the spaces around it.
+fn is_id(id: &str) -> bool {
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    !id.is_empty() && id.len() <= MAX_ID && !id.contains(odd)
+}
+
 /// The header block that carries the id, which the broker counts as part of the message.
 fn header_size(id: &str) -> usize {
     "NATS/1.0\r\n: \r\n\r\n".len() + headers::MSG_ID.len() + id.len()
@@ -251,22 +338,6 @@ fn may_be_stored(error: &NatsError) -> bool {
     )
 }
 
-/// 128 random bits in hex: a message's id, or the nonce of a reply subject.
-pub(crate) fn random_id() -> Result<String, NatsError> {
-    let mut bytes = [0_u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| NatsError::Malformed {
-        what: "kernel randomness".to_owned(),
-        detail: e.to_string(),
-    })?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
-}
-
-/// Unix milliseconds.
-pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,13 +346,6 @@ mod tests {
     fn mentions_are_lowercased_names_without_repeats() {
         let draft = Draft::text("x").mention("@Bob").mention("bob ").mention("").mention("Eve");
         assert_eq!(draft.mentions, ["bob", "eve"]);
-    }
-
-    #[test]
-    fn ids_are_128_bits_and_do_not_repeat() {
-        let (a, b) = (random_id().unwrap(), random_id().unwrap());
-        assert_eq!((a.len(), b.len()), (32, 32));
-        assert_ne!(a, b);
     }
 
     #[test]

@@ -27,12 +27,12 @@ pub enum CredsError {
     #[error("the JWT in the creds is malformed: {0}")]
     Jwt(String),
     /// The JWT is for another key than the seed.
-    #[error("the JWT in the creds is for {jwt}, the seed is of {seed}")]
+    #[error("the JWT in the creds is for {jwt_of}, the seed is of {seed_of}")]
     Mismatch {
         /// Subject of the JWT.
-        jwt: String,
+        jwt_of: String,
         /// Public key of the seed.
-        seed: String,
+        seed_of: String,
     },
     /// The JWT has expired or is about to.
     #[error("the JWT of {nkey} expired or expires within {MIN_LIFE_SECS} s (exp {exp}): renew it")]
@@ -150,7 +150,7 @@ impl Creds {
         let key = KeyPair::from_seed(seed).map_err(|e| CredsError::Seed(e.to_string()))?;
         let claims = decode(jwt)?;
         if claims.sub != key.public_key() {
-            return Err(CredsError::Mismatch { jwt: claims.sub, seed: key.public_key() });
+            return Err(CredsError::Mismatch { jwt_of: claims.sub, seed_of: key.public_key() });
         }
         Ok(Self { jwt: jwt.into(), key: Arc::new(key), claims: Arc::new(claims) })
     }

@@ -2,8 +2,10 @@
 
 mod control;
 mod delivery;
+mod input;
 mod join;
 mod plane;
 mod requests;
 mod send;
 mod support;
+mod wanted;

@@ -37,7 +37,10 @@ async fn agt_1_the_warning_names_the_condition_of_the_lease() {
         ready: false,
     };
     let starting = serde_json::to_string(&row).unwrap();
+    // A daemon that died leaves a row that says `ready` until it expires; nobody answers for it.
+    let dead = serde_json::to_string(&LeaseRow { ready: true, ..row }).unwrap();
     let table = [
+        (Some(dead.as_str()), LeaseCondition::NotServing),
         (Some(starting.as_str()), LeaseCondition::NotReady),
         (Some(r#"{"stream":"CHAT_main","seq":1}"#), LeaseCondition::Garbled),
         (None, LeaseCondition::Missing),

@@ -206,9 +206,12 @@ fn cause(why: &Why) -> Cause {
         ) => Cause::Refused,
         LaneError::Broker { source, .. } => cause_of(source),
         LaneError::BrokerGone | LaneError::BrokerGonePastBackstop => Cause::BrokerAway,
-        LaneError::Lease(_) | LaneError::View(_) | LaneError::Pull(_) | LaneError::Defect(_) => {
-            Cause::Failed
-        }
+        LaneError::Lease(_)
+        | LaneError::View(_)
+        | LaneError::Pull(_)
+        | LaneError::Defect(_)
+        | LaneError::NoRuntime
+        | LaneError::EndedBefore(_) => Cause::Failed,
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -44,18 +45,38 @@ pub struct Lane {
     stop: CancellationToken,
     stage: watch::Receiver<Stage>,
     progress: Progress,
-    task: JoinHandle<Result<(), LaneError>>,
+    running: Running,
+}
+
+/// What there is of a lane's task.
+#[derive(Debug)]
+enum Running {
+    Task(JoinHandle<Result<(), LaneError>>),
+    /// There was no runtime to run it on.
+    Never,
+    /// It ended, and said why to whoever asked first.
+    Told(Option<String>),
 }
 
 impl Lane {
-    /// Starts a lane in the background.
+    /// Starts a lane in the background, on the Tokio runtime that this is called in. Without one, the lane
+    /// has ended at once, and [`ended`](Self::ended) says so.
     #[must_use]
     pub fn start(options: LaneOptions) -> Self {
         let stop = CancellationToken::new();
         let (sender, stage) = watch::channel(Stage::Starting);
         let progress = Progress::default();
-        let task = tokio::spawn(run(options, progress.clone(), stop.clone(), sender));
-        Self { stop, stage, progress, task }
+        let running = match Handle::try_current() {
+            Ok(runtime) => {
+                let lane = run(options, progress.clone(), stop.clone(), sender);
+                Running::Task(runtime.spawn(lane))
+            }
+            Err(_) => {
+                sender.send_replace(Stage::Ended { released: true });
+                Running::Never
+            }
+        };
+        Self { stop, stage, progress, running }
     }
 
     /// How far it has come, and when that changes.
@@ -106,18 +127,29 @@ impl Lane {
         self.stop.cancel();
     }
 
-    /// Waits for its end. To be awaited to its end once; dropping the future changes nothing.
+    /// Waits for its end. Cancel-safe.
     ///
     /// # Errors
-    /// Why it ended, unless it was stopped.
+    /// Why it ended, unless it was stopped. Asked again, it says so again, in words.
     pub async fn ended(&mut self) -> Result<(), LaneError> {
-        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+        let ended = match &mut self.running {
+            Running::Task(task) => {
+                task.await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+            }
+            Running::Never => Err(LaneError::NoRuntime),
+            Running::Told(None) => return Ok(()),
+            Running::Told(Some(why)) => return Err(LaneError::EndedBefore(why.clone())),
+        };
+        self.running = Running::Told(ended.as_ref().err().map(ToString::to_string));
+        ended
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Running::Task(task) = &self.running {
+            task.abort();
+        }
     }
 }
 

@@ -130,6 +130,7 @@ fn not_connected(error: ConnectError) -> anyhow::Error {
             let message = format!("{}; {REJECTED}", told(&error));
             return Failure::new(Exit::Denied, message).into();
         }
+        _ => Exit::Failure,
     };
     Failure::new(exit, told(&error.into())).into()
 }
@@ -139,9 +140,12 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
     let exit = match &error {
         SendError::TooLarge { .. } => Exit::Refused,
         SendError::Duplicate { .. } => Exit::Conflict,
-        SendError::Unwritable(_) => Exit::Failure,
+        SendError::Id { .. } => Exit::Usage,
+        SendError::Malformed(_) => Exit::Refused,
+        SendError::Closed | SendError::NotConnected => Exit::Unreachable,
         SendError::Refused { source, .. } if source.is_denied() => return denied(error),
         SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
+        _ => Exit::Failure,
     };
     Failure::new(exit, error.to_string()).into()
 }
