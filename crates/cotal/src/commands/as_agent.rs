@@ -195,7 +195,8 @@ pub fn exit_of(why: &Shortfall) -> Exit {
         Shortfall::Superseded => Exit::Conflict,
         Shortfall::Evicted => Exit::Partial,
         Shortfall::ConnectionLost | Shortfall::Stopped => Exit::Unreachable,
-        Shortfall::Failed(_) => Exit::Failure,
+        // Whatever else a later version can say.
+        _ => Exit::Failure,
     }
 }
 
@@ -207,8 +208,6 @@ pub fn advice(why: &Shortfall) -> &'static str {
         }
         Shortfall::Evicted | Shortfall::Superseded | Shortfall::ConnectionLost => "do this again",
         Shortfall::Denied { .. } => GRANT,
-        Shortfall::Refused { .. } | Shortfall::Stopped | Shortfall::Failed(_) => {
-            "the reason above says what is missing"
-        }
+        _ => "the reason above says what is missing",
     }
 }
