@@ -18,6 +18,8 @@ pub(crate) struct Counters {
     pub(crate) waiting: AtomicU64,
     pub(crate) parked: AtomicU64,
     pub(crate) given_up: AtomicU64,
+    pub(crate) armed_timers: AtomicU64,
+    pub(crate) refused_timers: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
 }
 
@@ -59,6 +61,9 @@ impl Counters {
             parked: read(&self.parked),
             given_up: read(&self.given_up),
             garbled_rows,
+            armed_timers: read(&self.armed_timers),
+            refused_timers: read(&self.refused_timers),
+            down: Vec::new(),
             missed,
         }
     }

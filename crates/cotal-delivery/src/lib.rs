@@ -9,6 +9,7 @@
 //! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 
+mod beside;
 mod census;
 mod clock;
 mod consumer;
@@ -23,6 +24,7 @@ mod pipeline;
 mod registry;
 mod role_requests;
 mod state;
+mod timers;
 
 pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use cotal_rules::watchdog::Windows;

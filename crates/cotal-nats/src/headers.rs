@@ -6,6 +6,8 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue};
 pub const MSG_ID: &str = "Nats-Msg-Id";
 /// Compare-and-set against the subject's last sequence.
 pub const EXPECTED_LAST_SUBJECT_SEQ: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Of which subjects [`EXPECTED_LAST_SUBJECT_SEQ`] speaks, when it is more than that of the message.
+pub const EXPECTED_LAST_SUBJECT_SEQ_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// The stream a publish must land in.
 pub const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 /// Operation of a KV marker.
@@ -16,12 +18,6 @@ pub const ROLLUP: &str = "Nats-Rollup";
 pub const MARKER_REASON: &str = "Nats-Marker-Reason";
 /// Lifetime of a single message.
 pub const TTL: &str = "Nats-TTL";
-/// When a scheduled message fires.
-pub const SCHEDULE: &str = "Nats-Schedule";
-/// Where a scheduled message is published when it fires.
-pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
-/// Set by the broker on a message that a schedule fired.
-pub const SCHEDULER: &str = "Nats-Scheduler";
 /// Stream of a directly read message.
 pub(crate) const STREAM: &str = "Nats-Stream";
 /// Subject of a directly read message.

@@ -110,7 +110,7 @@ fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
         | Profile::Operator(named)
         | Profile::Observer(named)
         | Profile::Admin(named) => named,
-        Profile::MembershipRw | Profile::Provisioner => own,
+        Profile::MembershipRw | Profile::Provisioner | Profile::Workflow(_) => own,
     };
     let mut tags = identity_tags(principal);
     tags.push(format!("space:{space}"));

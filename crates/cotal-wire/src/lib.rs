@@ -20,5 +20,6 @@ pub mod streams;
 pub mod timers;
 
 pub use channel::{Channel, ChannelPattern};
-pub use ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};
+pub use ids::{ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role};
 pub use names::Space;
+pub use timers::Timer;

@@ -26,3 +26,7 @@ pub const MAX_CONSUMERS: i64 = 200_000;
 pub const MAX_CONTROL_LINE: usize = 65_536;
 /// Most principals in one `evictPrincipals` request (`wire.md` §6).
 pub const MAX_EVICT: usize = 256;
+/// Largest body of a timer request, in bytes; its four fields take a few hundred.
+pub const MAX_TIMER_REQUEST: usize = 4 * 1024;
+/// Largest timer request that is stored, in bytes: the body and as much again for headers.
+pub const MAX_TIMER_MESSAGE: i64 = 8 * 1024;

@@ -1,7 +1,7 @@
 //! Profiles: what each kind of user may do (`wire.md` §8). Default-deny.
 
 use crate::channel::ChannelPattern;
-use crate::ids::{ConnId, Lifecycle, Principal, Role};
+use crate::ids::{ConnId, EndpointName, Lifecycle, Principal, Role};
 use crate::names::{
     ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, JS_FLOW, JS_INFO, READER,
     SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
@@ -38,6 +38,8 @@ pub enum Profile {
     Operator(Principal),
     /// Creation of streams, buckets, consumers and first rows.
     Provisioner,
+    /// A workflow endpoint: asks for its own timers and reads when they fire.
+    Workflow(EndpointName),
     /// Reads all channel traffic.
     Observer(Principal),
     /// Reads all traffic.
@@ -69,6 +71,7 @@ impl Profile {
             Self::Supervisor(_) => "supervisor",
             Self::Operator(_) => "operator",
             Self::Provisioner => "provisioner",
+            Self::Workflow(_) => "workflow",
             Self::Observer(_) => "observer",
             Self::Admin(_) => "admin",
         }
@@ -81,6 +84,7 @@ impl Profile {
         match self {
             Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
             Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
+            Self::Workflow(_) => Some(30 * 24 * HOUR),
             Self::Operator(_) | Self::Provisioner => Some(10 * 60),
         }
     }
@@ -96,6 +100,7 @@ impl Profile {
             Self::Supervisor(own) => grant.supervisor(own),
             Self::Operator(own) => grant.operator(own),
             Self::Provisioner => grant.provisioner(),
+            Self::Workflow(endpoint) => grant.workflow(endpoint),
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
         }
@@ -311,6 +316,7 @@ impl<'a> Grant<'a> {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
             self.api(&format!("STREAM.MSG.DELETE.{stream}"));
         }
+        self.api(&format!("STREAM.MSG.GET.{}", space.ept_stream()));
     }
 
     fn membership_rw(&mut self) {
@@ -348,10 +354,16 @@ impl<'a> Grant<'a> {
         for config in space.stream_configs(0, false) {
             self.stream_info(&config.name);
         }
-        for stream in [space.inbox_stream(), space.dlv_stream()] {
+        for stream in [space.inbox_stream(), space.dlv_stream(), space.ept_stream()] {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
         }
         self.calls(space.live(DELIVERY, own));
+    }
+
+    fn workflow(&mut self, endpoint: &EndpointName) {
+        let space = self.space;
+        self.publish.push(space.ept_endpoint(endpoint, "schedule"));
+        self.pull(&space.ept_stream(), &space.ept_consumer(endpoint));
     }
 
     fn provisioner(&mut self) {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
+use crate::beside::Health;
 use crate::census::{ScanError, Scanner};
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
@@ -48,6 +49,8 @@ pub(crate) struct AdminApi {
     pub(crate) view: Arc<View>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
+    /// What runs beside delivery.
+    pub(crate) beside: Vec<Health>,
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
@@ -206,7 +209,9 @@ impl AdminApi {
 
     fn status(&self) -> Reply {
         let garbled = self.view.directory().garbled() + self.keeper.garbled();
-        done(&self.counters.status(&self.incarnation, self.since, garbled))
+        let mut status = self.counters.status(&self.incarnation, self.since, garbled);
+        status.down = self.beside.iter().filter_map(Health::down).collect();
+        done(&status)
     }
 
     async fn standing(&self, after: u64) -> Reply {

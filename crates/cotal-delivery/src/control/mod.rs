@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN};
 
+use crate::beside::Health;
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::credentials::adoption::Renewal;
@@ -28,6 +29,8 @@ pub(crate) struct Asked {
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) scanner: Scanner,
     pub(crate) pipeline: Pipeline,
+    /// What runs beside delivery.
+    pub(crate) beside: Vec<Health>,
 }
 
 /// Binds every rail, then answers on them.
@@ -41,7 +44,7 @@ pub(crate) async fn spawn(
     let agents = rail.bind(space.ctl_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
     let admins = rail.bind(space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await.map_err(&cannot)?;
     let probes = rail.bind(space.live_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
-    let Asked { registry, requests, renewal, scanner, pipeline } = asked;
+    let Asked { registry, requests, renewal, scanner, pipeline, beside } = asked;
     let agent_api = AgentApi {
         rail: rail.clone(),
         registry: Arc::clone(&registry),
@@ -52,6 +55,7 @@ pub(crate) async fn spawn(
         view: Arc::clone(&context.view),
         registry,
         counters: Arc::clone(&context.counters),
+        beside,
         incarnation: context.incarnation.clone(),
         since: now_ms(),
         scanner,

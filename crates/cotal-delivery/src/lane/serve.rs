@@ -23,6 +23,7 @@ use crate::registry;
 use crate::role_requests;
 use crate::state::changes::ChangedAcls;
 use crate::state::view::{Feed, View};
+use crate::timers;
 
 /// How long what was taken in may take to finish at a stop.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -131,7 +132,8 @@ impl Start<'_> {
         let rail = Rail::new(context, renewal.moving());
         let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context);
-        let asked = control::Asked { registry, requests, renewal, scanner, pipeline };
+        let beside = vec![timers::spawn(context)];
+        let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await
     }
 }
