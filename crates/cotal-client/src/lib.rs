@@ -58,6 +58,11 @@
 //! and [`Endpoint::cancel_request`] go by. A holder works requests off with [`Endpoint::holder`]: each is shown
 //! only once the daemon has recorded who took it.
 //!
+//! # Timers
+//!
+//! A workflow endpoint has a credential of its own kind and no agent's rights: [`Timers`] asks for its
+//! timers and reads when they fire.
+//!
 //! # Bounds
 //!
 //! Of stored messages 256, and 32 MiB, wait for the caller; behind them the broker waits. Of live ones 4,096,
@@ -91,6 +96,7 @@ mod room;
 mod send;
 mod settings;
 mod sink;
+mod timers;
 mod wanted;
 
 pub use backstop::{Backstop, Shortfall};
@@ -99,7 +105,7 @@ pub use cotal_nats::{CredsSource, NatsError, TlsMode};
 pub use cotal_wire::anycast::{ListedRequest, Standing};
 pub use cotal_wire::control::MembershipItem;
 pub use cotal_wire::envelope::{Message, Part};
-pub use cotal_wire::{Channel, Lifecycle, Principal, Role, Space};
+pub use cotal_wire::{Channel, EndpointName, Lifecycle, Principal, Role, Space, Timer};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
@@ -110,3 +116,4 @@ pub use options::{Credential, EndpointOptions};
 pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
 pub use send::{Draft, MAX_ID, Posted, SendError};
+pub use timers::{Fired, TimerError, Timers};

@@ -57,7 +57,8 @@ impl Health {
         self.reason.send_if_modified(|reason| reason.take().is_some());
     }
 
-    fn fails(&self, why: String) {
+    /// Says that it does not do its work, and why.
+    pub(crate) fn fails(&self, why: String) {
         self.reason.send_replace(Some(why));
     }
 }

@@ -16,6 +16,7 @@ mod consumer;
 mod control;
 mod counters;
 mod credentials;
+mod feed;
 mod host;
 mod lane;
 mod lease;

@@ -19,6 +19,7 @@ mod authority;
 mod claims;
 pub mod clock;
 mod credentials;
+mod endpoints;
 mod error;
 mod gate;
 pub mod launch;
@@ -38,6 +39,7 @@ pub use credentials::{
     DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, read_stored_creds,
     renew_daemon_credentials, renew_in, set_aside_credential,
 };
+pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
 pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};

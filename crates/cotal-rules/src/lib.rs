@@ -11,6 +11,7 @@ pub mod directory;
 pub mod eviction;
 pub mod family;
 pub mod fanout;
+pub mod feed;
 pub mod lease;
 pub mod membership;
 pub mod overflow;

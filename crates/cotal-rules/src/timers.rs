@@ -7,7 +7,7 @@
 //! a restart of the daemon forgets nothing. A message there counts only when the broker itself shows
 //! that the timer writer or a schedule put it there.
 
-use cotal_wire::timers::{LATEST_DEADLINE, SCHEDULING_PREFIX, TimerBody};
+use cotal_wire::timers::{Held, LATEST_DEADLINE, Phase, SCHEDULING_PREFIX, TimerBody};
 use cotal_wire::{Space, Timer};
 
 /// A request that was checked.
@@ -123,52 +123,8 @@ fn is_scheduling(name: &str) -> bool {
     head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEDULING_PREFIX))
 }
 
-/// A message that EPT holds of a timer, as far as it matters.
-#[derive(Debug, Clone, Copy)]
-pub struct Held<'a> {
-    /// Its subject.
-    pub subject: &'a str,
-    /// Its sequence.
-    pub seq: u64,
-    /// When it fires, if it is a schedule.
-    pub schedule: Option<&'a str>,
-    /// Where it fires, if it is a schedule.
-    pub target: Option<&'a str>,
-    /// Which schedule fired it, if one did.
-    pub scheduler: Option<&'a str>,
-    /// Its body.
-    pub payload: &'a [u8],
-}
-
-/// What a message of EPT is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
-    /// A schedule that stands.
-    Armed(TimerBody),
-    /// A timer that has fired.
-    Fired(TimerBody),
-}
-
-/// What a message of EPT says of `timer`. `None` for anything that neither the timer writer nor a
-/// schedule put there: another's bytes can be aimed at any subject (`wire.md` §8).
-#[must_use]
-pub fn phase(space: &Space, timer: &Timer, held: &Held<'_>) -> Option<Phase> {
-    let body = TimerBody::parse(held.payload).ok()?;
-    if body.v != 1 || body.timer_id != timer.id() {
-        return None;
-    }
-    let (armed, fire) = (space.ept_armed(timer), space.ept_fire(timer));
-    if held.subject == armed {
-        let is_schedule = held.schedule.is_some() && held.target == Some(&fire);
-        is_schedule.then_some(Phase::Armed(body))
-    } else {
-        let is_fired = held.subject == fire && held.scheduler == Some(&armed);
-        is_fired.then_some(Phase::Fired(body))
-    }
-}
-
 /// What the broker holds of one timer. The newest message alone tells everything, unless it is none
-/// that [`phase`] knows; then every message has to be noted, oldest first.
+/// that [`Space::read_timer`] knows; then every message has to be noted, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     /// The newest message.
@@ -185,9 +141,9 @@ impl Record {
     /// Takes in one message; says whether it is known.
     pub fn note(&mut self, space: &Space, timer: &Timer, held: &Held<'_>) -> bool {
         self.last_seq = self.last_seq.max(held.seq);
-        let (generation, has_fired) = match phase(space, timer, held) {
-            Some(Phase::Armed(body)) => (body.generation, false),
-            Some(Phase::Fired(body)) => (body.generation, true),
+        let (generation, has_fired) = match space.read_timer(held) {
+            Some((_, Phase::Armed(body))) => (body.generation, false),
+            Some((_, Phase::Fired(body))) => (body.generation, true),
             None => {
                 self.is_covered |= !self.has_fired && held.subject == space.ept_armed(timer);
                 return false;

@@ -118,6 +118,9 @@ fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
         tags.push(format!("lifecycle:{}", grant.lifecycle.uid));
         tags.extend(grant.role.as_ref().map(|role| format!("role:{role}")));
     }
+    if let Profile::Workflow(endpoint) = profile {
+        tags.push(format!("endpoint:{endpoint}"));
+    }
     tags
 }
 

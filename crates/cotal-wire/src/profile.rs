@@ -354,7 +354,8 @@ impl<'a> Grant<'a> {
         for config in space.stream_configs(0, false) {
             self.stream_info(&config.name);
         }
-        for stream in [space.inbox_stream(), space.dlv_stream(), space.ept_stream()] {
+        let (requests, timers) = (space.ept_req_stream(), space.ept_stream());
+        for stream in [space.inbox_stream(), space.dlv_stream(), requests, timers] {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
         }
         self.calls(space.live(DELIVERY, own));

@@ -187,6 +187,74 @@ impl TimerBody {
     }
 }
 
+/// A message that EPT holds, as far as it matters.
+#[derive(Debug, Clone, Copy)]
+pub struct Held<'a> {
+    /// Its subject.
+    pub subject: &'a str,
+    /// Its sequence.
+    pub seq: u64,
+    /// When it fires, if it is a schedule.
+    pub schedule: Option<&'a str>,
+    /// Where it fires, if it is a schedule.
+    pub target: Option<&'a str>,
+    /// Which schedule fired it, if one did.
+    pub scheduler: Option<&'a str>,
+    /// Its body.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Held<'a> {
+    /// A message with this `header` look-up.
+    pub fn new(
+        subject: &'a str,
+        seq: u64,
+        header: impl Fn(&'static str) -> Option<&'a str>,
+        payload: &'a [u8],
+    ) -> Self {
+        Self {
+            subject,
+            seq,
+            schedule: header(SCHEDULE_HEADER),
+            target: header(SCHEDULE_TARGET_HEADER),
+            scheduler: header(SCHEDULER_HEADER),
+            payload,
+        }
+    }
+}
+
+/// What a message of EPT is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// A schedule that stands.
+    Armed(TimerBody),
+    /// A timer that has fired.
+    Fired(TimerBody),
+}
+
+impl Space {
+    /// What a message of EPT says, and of which timer. `None` for anything that neither the timer
+    /// writer nor a schedule put there: another's bytes can be aimed at any subject (`wire.md` §8).
+    #[must_use]
+    pub fn read_timer(&self, held: &Held<'_>) -> Option<(Timer, Phase)> {
+        let body = TimerBody::parse(held.payload).ok()?;
+        let armed = self.parse_armed(held.subject);
+        let is_armed = armed.is_some();
+        let timer = armed.or_else(|| self.parse_fire(held.subject))?;
+        if body.v != 1 || body.timer_id != timer.id() {
+            return None;
+        }
+        let phase = if is_armed {
+            let fires = held.schedule.is_some() && held.target == Some(&self.ept_fire(&timer));
+            fires.then_some(Phase::Armed(body))
+        } else {
+            let is_fired = held.scheduler == Some(&self.ept_armed(&timer));
+            is_fired.then_some(Phase::Fired(body))
+        };
+        Some((timer, phase?))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,8 +45,10 @@ pub enum Command {
     Agent(commands::agent::Args),
     /// Configure or list channels.
     Channel(commands::channel::Args),
-    /// List the durable members of a channel.
+    /// List the durable members of a channel and who reads it live.
     Members(commands::members::Args),
+    /// List who is there and which channels each reads.
+    Who(commands::who::Args),
     /// List what waits, for whom, how old, and why.
     Pending(commands::pending::Args),
     /// List entries that are parked or were given up.
@@ -65,6 +67,8 @@ pub enum Command {
     Request(commands::request::Args),
     /// Work off the requests of a role.
     Serve(commands::serve::Args),
+    /// Set, list, cancel and await timers of workflow endpoints.
+    Timer(commands::timer::Args),
     /// Join a channel.
     Join(commands::join::Args),
     /// Leave a channel.

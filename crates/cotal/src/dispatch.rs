@@ -5,7 +5,8 @@ use clap::CommandFactory as _;
 use crate::cli::{Cli, Command};
 use crate::commands::{
     agent, ask, channel, completions, dead, deliver, dm, doctor, down, inbox, join, leave, manage,
-    members, pending, post, redeliver, request, requests, serve, service, space, status, up,
+    members, pending, post, redeliver, request, requests, serve, service, space, status, timer, up,
+    who,
 };
 use crate::context::Context;
 use crate::exit::Exit;
@@ -24,6 +25,7 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Agent(args) => Box::pin(agent::run(args, ctx)).await,
         Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,
         Command::Members(args) => Box::pin(members::run(args, ctx)).await,
+        Command::Who(args) => Box::pin(who::run(args, ctx)).await,
         Command::Pending(args) => Box::pin(pending::run(args, ctx)).await,
         Command::Dead(args) => Box::pin(dead::run(args, ctx)).await,
         Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,
@@ -33,6 +35,7 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Requests(args) => Box::pin(requests::run(args, ctx)).await,
         Command::Request(args) => Box::pin(request::run(args, ctx)).await,
         Command::Serve(args) => Box::pin(serve::run(args, ctx)).await,
+        Command::Timer(args) => Box::pin(timer::run(args, ctx)).await,
         Command::Join(args) => Box::pin(join::run(args, ctx)).await,
         Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
         Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,

@@ -99,6 +99,17 @@ struct ConnInfo {
     authorized_user: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
+    /// Only where they were asked for.
+    #[serde(default)]
+    subscriptions_list: Vec<String>,
+}
+
+/// One live connection and what it is subscribed to.
+pub(crate) struct Reader {
+    pub(crate) principal: Principal,
+    /// Whether an agent's credential made it.
+    pub(crate) is_agent: bool,
+    pub(crate) subscriptions: Vec<String>,
 }
 
 impl Scanner {
@@ -166,17 +177,41 @@ impl Scanner {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
-        let note = |info: &ConnInfo| {
+        let note = |info: &mut ConnInfo| {
             let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
             let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
             if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
                 roles.entry(who).or_default().insert(role);
             }
         };
-        let taken = self.census(&observer, note).await;
+        let taken = self.census(&observer, false, note).await;
         observer.close(ANSWER_WITHIN).await;
         taken.map_err(|source| ScanError::Broker { what, source })?;
         Ok(roles)
+    }
+
+    /// The account that it looks at.
+    pub(crate) fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// Who is connected and subscribed to what, or why a census does not show everybody.
+    pub(crate) async fn readers(&self) -> Result<Result<Vec<Reader>, String>, ScanError> {
+        let what = "observer credential";
+        let observer = self.open(&SecretKind::MembershipObserver, what).await?;
+        let mut readers = Vec::new();
+        let note = |info: &mut ConnInfo| {
+            let principal = eviction::attribute(&info.tags, info.authorized_user.as_deref());
+            readers.extend(principal.map(|principal| Reader {
+                principal,
+                is_agent: info.tags.iter().any(|tag| tag.starts_with("lifecycle:")),
+                subscriptions: std::mem::take(&mut info.subscriptions_list),
+            }));
+        };
+        let taken = self.census(&observer, true, note).await;
+        observer.close(ANSWER_WITHIN).await;
+        let taken = taken.map_err(|source| ScanError::Broker { what, source })?;
+        Ok(taken.complete().map(|_| readers).map_err(|why| why.to_string()))
     }
 
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
@@ -222,7 +257,7 @@ impl Scanner {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
         for _ in 0..SCANS {
-            let census = self.census(observer, |_| {}).await.map_err(broken)?;
+            let census = self.census(observer, false, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
                 Err(why) => {
@@ -238,7 +273,8 @@ impl Scanner {
     async fn census(
         &self,
         observer: &Connection,
-        mut note: impl FnMut(&ConnInfo),
+        subscriptions: bool,
+        mut note: impl FnMut(&mut ConnInfo),
     ) -> Result<Census, NatsError> {
         let pongs =
             observer.request_many(SYS_PING, Default::default(), ANSWER_WITHIN, all_pongs).await?;
@@ -249,7 +285,7 @@ impl Scanner {
         while let Some((offset, owing)) = census.wanted() {
             let before = census.wanted();
             let body =
-                json!({ "auth": true, "subscriptions": false, "offset": offset, "limit": PAGE });
+                json!({ "auth": true, "subscriptions": subscriptions, "offset": offset, "limit": PAGE });
             let answered = |replies: &[Message]| {
                 let pages = replies.iter().filter_map(parse::<Connz>);
                 let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
@@ -258,8 +294,8 @@ impl Scanner {
             let subject = sys::connz(&self.account);
             let body = body.to_string().into();
             let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
-            for page in pages.iter().filter_map(parse::<Connz>) {
-                page.data.connections.iter().for_each(&mut note);
+            for mut page in pages.iter().filter_map(parse::<Connz>) {
+                page.data.connections.iter_mut().for_each(&mut note);
                 let page = self.page(page);
                 seen += page.connections.len();
                 census.page(page);

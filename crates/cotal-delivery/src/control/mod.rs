@@ -13,6 +13,7 @@ use crate::beside::Health;
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::credentials::adoption::Renewal;
+use crate::feed::FeedHandle;
 use crate::lane::context::LaneContext;
 use crate::lane::error::{LaneError, broker};
 use crate::pipeline::Pipeline;
@@ -29,8 +30,13 @@ pub(crate) struct Asked {
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) scanner: Scanner,
     pub(crate) pipeline: Pipeline,
-    /// What runs beside delivery.
-    pub(crate) beside: Vec<Health>,
+    pub(crate) beside: Beside,
+}
+
+/// What runs beside delivery, and is only shown and renewed here.
+pub(crate) struct Beside {
+    pub(crate) timers: Health,
+    pub(crate) feed: FeedHandle,
 }
 
 /// Binds every rail, then answers on them.

@@ -250,7 +250,8 @@ pub(crate) async fn settled(moving: &mut watch::Receiver<bool>) {
     let _ = tokio::time::timeout(MOVED_WITHIN, settled).await;
 }
 
-fn accepted(creds: &Creds) -> Accepted {
+/// What is told of a credential that the broker accepted.
+pub(crate) fn accepted(creds: &Creds) -> Accepted {
     Accepted {
         identity: creds.claims.subject.to_string(),
         iat: creds.claims.issued_at,

@@ -16,6 +16,7 @@ use super::tasks::Tasks;
 use crate::census::Scanner;
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
+use crate::feed;
 use crate::lease::keeper::Lease;
 use crate::lease::witness;
 use crate::pipeline;
@@ -132,7 +133,8 @@ impl Start<'_> {
         let rail = Rail::new(context, renewal.moving());
         let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context);
-        let beside = vec![timers::spawn(context)];
+        let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
+        let beside = control::Beside { timers, feed };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await
     }

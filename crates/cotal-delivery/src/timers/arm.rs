@@ -5,8 +5,8 @@ use std::time::Duration;
 use cotal_nats::{
     Connection, Get, HeaderMap, HeaderName, HeaderValue, NatsError, StoredMessage, headers,
 };
-use cotal_rules::timers::{Arm, Decision, Held, Record, Request};
-use cotal_wire::timers::{SCHEDULE_HEADER, SCHEDULE_TARGET_HEADER, SCHEDULER_HEADER};
+use cotal_rules::timers::{Arm, Decision, Record, Request};
+use cotal_wire::timers::{Held, SCHEDULE_HEADER, SCHEDULE_TARGET_HEADER};
 use cotal_wire::{Space, Timer};
 use tokio_util::sync::CancellationToken;
 
@@ -109,12 +109,5 @@ async fn read(space: &Space, connection: &Connection, timer: &Timer) -> Result<R
 
 fn held(message: &StoredMessage) -> Held<'_> {
     let header = |name| headers::get(message.headers.as_ref(), name);
-    Held {
-        subject: &message.subject,
-        seq: message.seq,
-        schedule: header(SCHEDULE_HEADER),
-        target: header(SCHEDULE_TARGET_HEADER),
-        scheduler: header(SCHEDULER_HEADER),
-        payload: &message.payload,
-    }
+    Held::new(&message.subject, message.seq, header, &message.payload)
 }

@@ -81,7 +81,6 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
     context.spawn(COMPONENT, async move {
         let pump = |connection, stop| writer.clone().pump(connection, health.clone(), stop);
         beside.run(stop, pump).await;
-        Ok(())
     });
     shown
 }

@@ -15,7 +15,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, delivery_class};
+use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, MemberState, delivery_class};
 use cotal_wire::{Channel, Lifecycle, Principal};
 use hashbrown::HashMap;
 
@@ -189,6 +189,17 @@ impl Directory {
                 (self.channels.key(channel).clone(), self.lifecycles.key(member).clone())
             })
             .collect()
+    }
+}
+
+/// Who is shown as a member.
+impl Directory {
+    /// Open memberships that the backstop covers.
+    pub fn durable_members(&self) -> impl Iterator<Item = (&Channel, &Lifecycle)> {
+        let rows = self.rows.all();
+        let covered = |row: &Membership| row.is_open() && row.state == MemberState::DurableActive;
+        rows.filter(move |(_, _, row)| covered(row))
+            .map(|(channel, member, _)| (self.channels.key(channel), self.lifecycles.key(member)))
     }
 }
 

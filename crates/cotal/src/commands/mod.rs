@@ -25,4 +25,6 @@ pub mod serve;
 pub mod service;
 pub mod space;
 pub mod status;
+pub mod timer;
 pub mod up;
+pub mod who;
