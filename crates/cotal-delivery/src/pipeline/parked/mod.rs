@@ -365,7 +365,17 @@ impl Retrier {
                 }
             },
             Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+            Verdict::Leaving => {
+                self.put_off(known);
+                Ok(())
+            }
         }
+    }
+
+    /// Tries it again soon, without a word to the broker.
+    fn put_off(&mut self, mut known: Known) {
+        known.row.next_at = now_ms() + waiting::retry_delay_ms(0);
+        self.rows.parked.insert(known.row.seq, known);
     }
 
     fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {
