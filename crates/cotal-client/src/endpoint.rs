@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
 use cotal_wire::creds::CredsError as TagError;
+use cotal_wire::posts::MissedPosts;
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,11 +23,13 @@ use crate::control::ControlError;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
 use crate::keeper::Keeper;
+use crate::missed::{MissedPlane, MissedWatch};
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
 use crate::plane::Plane;
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
+use crate::recent::RecentSends;
 use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
 use crate::wanted::{Establisher, Wanted};
 
@@ -47,7 +50,9 @@ pub enum ConnectError {
     #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
     Anonymous,
     /// There is no Tokio runtime to run on.
-    #[error("an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes")]
+    #[error(
+        "an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes"
+    )]
     NoRuntime,
     /// The broker was not reached, or refused.
     #[error("the endpoint could not connect")]
@@ -79,6 +84,8 @@ struct Inner {
     queue: Mutex<Queue>,
     plane: Plane,
     wanted: Wanted,
+    missed: MissedPlane,
+    recent: RecentSends,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -115,8 +122,11 @@ impl Endpoint {
         let own = identity.lifecycle.principal.clone();
         let sink = Sink::new(own, messages_in, notices_in, stop.clone());
         let within = options.request_timeout;
+        let plane = Plane::new(&connection, &identity, within, &stop, &tasks);
         let inner = Inner {
-            plane: Plane::new(&connection, &identity, within, &stop, &tasks),
+            missed: MissedPlane::new(&plane),
+            recent: RecentSends::default(),
+            plane,
             wanted: Wanted::default(),
             queue: Mutex::new(Queue { messages, notices }),
             live: Mutex::default(),
@@ -138,7 +148,9 @@ impl Endpoint {
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
         let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
-        let keeper = Keeper::new(connection, &plane, sink.clone(), &wanted, options.receive);
+        let missed = self.inner.missed.clone();
+        let waiting = (wanted.clone(), missed.clone());
+        let keeper = Keeper::new(connection, &plane, sink.clone(), waiting, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
         let establisher = Establisher { wanted, plane, sink: sink.clone() };
         tasks.spawn(establisher.run(stop.clone()));
@@ -147,6 +159,8 @@ impl Endpoint {
             tasks.spawn(presence.run(stop.clone()));
         }
         if options.receive {
+            let watch = MissedWatch { missed: missed.clone(), sink: sink.clone() };
+            tasks.spawn(watch.run(stop.clone()));
             for durable in [Durable::Delivery, Durable::Direct] {
                 let pump = Pump {
                     durable,
@@ -154,6 +168,7 @@ impl Endpoint {
                     space: identity.space.clone(),
                     own: identity.lifecycle.clone(),
                     sink: sink.clone(),
+                    missed: missed.clone(),
                     stop: stop.clone(),
                     prefetch: options.prefetch,
                 };
@@ -166,14 +181,33 @@ impl Endpoint {
     pub async fn next(&self) -> Option<Event> {
         let mut queue = self.inner.queue.lock().await;
         let Queue { messages, notices } = &mut *queue;
-        tokio::select! {
+        let event = tokio::select! {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
             notice = self.inner.sink.overruns.next() => Some(Event::Notice(notice)),
             Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
+        };
+        if let Some(Event::Notice(Notice::PostsMissed(episode))) = &event {
+            self.inner.missed.shown(episode).await;
         }
+        event
+    }
+
+    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of.
+    /// They are told as [`Notice::PostsMissed`] as well; whoever shows what this returns says so with
+    /// [`missed_shown`](Self::missed_shown), and they are not told again.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or refuses.
+    pub async fn missed_posts(&self) -> Result<Vec<MissedPosts>, ControlError> {
+        self.inner.missed.ask().await
+    }
+
+    /// Says that the agent has been shown an episode of [`missed_posts`](Self::missed_posts).
+    pub async fn missed_shown(&self, episode: &MissedPosts) {
+        self.inner.missed.shown(episode).await;
     }
 
     /// The next message; notices go to the log. Cancel-safe.
@@ -233,6 +267,9 @@ impl Endpoint {
         if self.inner.options.receive && self.connection().is_connected() {
             let _ = timeout(LINGER, self.inner.sink.caught_up()).await;
         }
+        if self.connection().is_connected() {
+            let _ = timeout(LINGER, self.inner.missed.flush()).await;
+        }
         // Then the ledger, so that a copy which a task drops in the next moment is given back too.
         locked(&self.inner.sink.ledger).shut();
         self.inner.stop.cancel();
@@ -258,6 +295,10 @@ impl Endpoint {
 
     pub(crate) fn plane(&self) -> &Plane {
         &self.inner.plane
+    }
+
+    pub(crate) fn recent(&self) -> &RecentSends {
+        &self.inner.recent
     }
 
     pub(crate) fn wanted(&self) -> &Wanted {

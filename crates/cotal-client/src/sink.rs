@@ -11,10 +11,10 @@ use tracing::debug;
 
 use crate::copy::{Copy, Rejected};
 use crate::incoming::{Incoming, Receipt, SharedLedger, locked};
-use crate::place::Source;
 use crate::ledger::{Owed, Verdict};
 use crate::notice::Notice;
 use crate::overrun::Overruns;
+use crate::place::Source;
 use crate::room::{Held, Room};
 
 /// Stored messages that wait for the caller: copies from its durables and from histories. Behind a full
@@ -194,9 +194,16 @@ impl Sink {
 
     /// Tells the caller something, unless it has left the last ones unread.
     pub(crate) fn notify(&self, notice: Notice) {
-        if let Err(error) = self.notices.try_send(notice) {
+        self.try_notify(notice);
+    }
+
+    /// The same, and says whether it was queued.
+    pub(crate) fn try_notify(&self, notice: Notice) -> bool {
+        let queued = self.notices.try_send(notice);
+        if let Err(error) = &queued {
             debug!(%error, "a notice is not queued");
         }
+        queued.is_ok()
     }
 }
 

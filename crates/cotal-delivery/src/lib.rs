@@ -16,6 +16,7 @@ mod consumer;
 mod control;
 mod counters;
 mod credentials;
+mod daemon_message;
 mod feed;
 mod host;
 mod lane;

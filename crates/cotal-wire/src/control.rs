@@ -117,6 +117,12 @@ pub mod op {
     pub const ANYCAST_CANCEL: &str = "anycastCancel";
     /// The role requests of the caller (an addition of this project, see `docs/wire.md`).
     pub const ANYCAST_LIST: &str = "anycastList";
+    /// What the caller's store evicted before it was read (an addition of this project).
+    pub const MISSED_POSTS: &str = "missedPosts";
+    /// Whether a post of the caller is stored (an addition of this project).
+    pub const FIND_POST: &str = "findPost";
+    /// Record what came of a role request that the caller holds (an addition of this project).
+    pub const RESULT: &str = "result";
     /// Record that the caller takes a role request.
     pub const TAKE: &str = "take";
     /// Which secret store the daemon reads.

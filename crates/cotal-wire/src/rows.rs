@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, ChannelPattern, any_covers};
+use crate::envelope::Part;
 use crate::ids::{Lifecycle, LifecycleUid, Principal, Role};
 use crate::json::object;
 use crate::limits::{MAX_ACL_PATTERNS, MAX_ROW};
@@ -332,9 +333,51 @@ pub struct RequestRow {
     /// When the request left the queue, Unix milliseconds; 0 while it is there.
     #[serde(default)]
     pub gone: i64,
+    /// What its holder said came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RequestResult>,
+}
+
+/// What came of a role request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It cannot be done; nobody tries it again.
+    Failed,
+    /// Its holder gave it back; some holder gets it again.
+    Returned,
+}
+
+impl Outcome {
+    /// Whether nobody works on the request any more.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != Self::Returned
+    }
+}
+
+/// What came of a role request, as its holder says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestResult {
+    /// Done, failed or given back.
+    pub outcome: Outcome,
+    /// What its sender is to read.
+    pub parts: Vec<Part>,
+    /// When, Unix milliseconds.
+    pub at: i64,
 }
 
 impl RequestRow {
+    /// Whether its holder has said that nobody need work on it any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.result.as_ref().is_some_and(|result| result.outcome.is_final())
+    }
+
     /// Reads the record found under `seq`.
     ///
     /// # Errors

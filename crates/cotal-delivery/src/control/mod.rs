@@ -3,6 +3,7 @@
 pub(crate) mod admin_api;
 pub(crate) mod agent_api;
 pub(crate) mod fair_queue;
+mod find_post;
 pub(crate) mod rail;
 
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub(crate) async fn spawn(
         rail: rail.clone(),
         registry: Arc::clone(&registry),
         keeper: Arc::clone(&requests),
+        counters: Arc::clone(&context.counters),
     };
     let admin_api = AdminApi {
         rail: rail.clone(),

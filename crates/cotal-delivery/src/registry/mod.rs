@@ -142,8 +142,17 @@ impl Registry {
         &self,
         caller: &Principal,
     ) -> Result<Lifecycle, RegistryError> {
+        self.lifecycle_now(caller, None).await
+    }
+
+    /// Which lifecycle of the caller is meant, as of now.
+    pub(crate) async fn lifecycle_now(
+        &self,
+        caller: &Principal,
+        uid: Option<LifecycleUid>,
+    ) -> Result<Lifecycle, RegistryError> {
         self.view.fresh(&[Feed::Acl]).await?;
-        self.lifecycle(caller, None)
+        self.lifecycle(caller, uid)
     }
 
     /// Which lifecycle of the caller is meant.

@@ -8,6 +8,7 @@ mod following;
 mod lists;
 mod notices;
 mod records;
+mod results;
 mod roles;
 mod status_and_cancel;
 mod sweep;

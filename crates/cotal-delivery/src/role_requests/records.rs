@@ -154,7 +154,11 @@ impl Records {
         Ok(())
     }
 
-    pub(super) fn note(&self, record: Record) {
+    /// Results can be large, and only their sender reads them, from the bucket.
+    pub(super) fn note(&self, mut record: Record) {
+        if let Some(result) = &mut record.row.result {
+            result.parts = Vec::new();
+        }
         let mut known = self.known();
         let newest = known.get(&record.row.seq).map_or(0, |known| known.revision);
         if record.revision >= newest {

@@ -6,6 +6,7 @@
 
 pub(crate) mod admission_window;
 pub(crate) mod copies;
+pub(crate) mod refusals;
 
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 use admission_window::AdmissionWindow;
 use copies::make_copies;
+use refusals::{RefusalReports, Refused};
 
 /// Most posts taken at once.
 const BATCH: usize = 256;
@@ -70,6 +72,7 @@ pub(crate) async fn spawn(
     let info = bind(context, &stream, &space.fanout_config(None)).await?;
     ShortAckWait::spawn(context, &stream, &info, None);
     let fanout = Fanout {
+        refusals: refusals::spawn(context),
         space: space.clone(),
         connection: connection.clone(),
         view: Arc::clone(view),
@@ -97,6 +100,7 @@ pub(crate) struct Fanout {
     pub(crate) pulls: PullSource,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) refusals: RefusalReports,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
@@ -228,18 +232,24 @@ impl Fanout {
 
     /// Reads a post, or ends one that can never be routed (FAN-6).
     async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
+        let seq = delivery.stream_seq;
         let why = match self.space.parse_chat(&delivery.subject) {
             Some((sender, channel)) if sender.has_real_owner() => {
                 match envelope::parse_post(&delivery.payload, &sender, &channel) {
                     Ok(head) => {
                         return Some(Routable { delivery, sender, channel, head });
                     }
-                    Err(error) => error.to_string(),
+                    Err(error) => {
+                        let stored =
+                            i64::try_from(delivery.timestamp_ns / 1_000_000).unwrap_or_default();
+                        let reason = error.to_string();
+                        self.refusals.refused(Refused { sender, channel, seq, stored, reason });
+                        error.to_string()
+                    }
                 }
             }
             _ => "its subject names no sender and channel".to_owned(),
         };
-        let seq = delivery.stream_seq;
         warn!(space = %self.space, seq, why, "a post is refused for good");
         add(&self.counters.refused_posts, 1);
         self.open.remove(&seq);
