@@ -81,7 +81,10 @@ struct Inner {
     connection: Connection,
     options: EndpointOptions,
     sink: Sink,
-    queue: Mutex<Queue>,
+    messages: Mutex<mpsc::Receiver<Queued>>,
+    notices: Mutex<mpsc::Receiver<Notice>>,
+    /// Whether somebody reads the notices for themselves.
+    listened: watch::Sender<bool>,
     plane: Plane,
     wanted: Wanted,
     missed: MissedPlane,
@@ -93,12 +96,6 @@ struct Inner {
     stop: CancellationToken,
     /// Ends the tasks when the last clone goes without a close.
     _stop_on_drop: DropGuard,
-}
-
-#[derive(Debug)]
-struct Queue {
-    messages: mpsc::Receiver<Queued>,
-    notices: mpsc::Receiver<Notice>,
 }
 
 impl Endpoint {
@@ -128,7 +125,9 @@ impl Endpoint {
             recent: RecentSends::default(),
             plane,
             wanted: Wanted::default(),
-            queue: Mutex::new(Queue { messages, notices }),
+            messages: Mutex::new(messages),
+            notices: Mutex::new(notices),
+            listened: watch::channel(false).0,
             live: Mutex::default(),
             history: Arc::default(),
             status: watch::channel("idle".to_owned()).0,
@@ -179,8 +178,8 @@ impl Endpoint {
 
     /// The next message or notice; `None` once the endpoint is closed. Cancel-safe.
     pub async fn next(&self) -> Option<Event> {
-        let mut queue = self.inner.queue.lock().await;
-        let Queue { messages, notices } = &mut *queue;
+        let mut messages = self.inner.messages.lock().await;
+        let mut notices = self.inner.notices.lock().await;
         let event = tokio::select! {
             biased;
             () = self.inner.stop.cancelled() => None,
@@ -189,20 +188,36 @@ impl Endpoint {
             Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
         };
-        if let Some(Event::Notice(Notice::PostsMissed(episode))) = &event {
-            self.inner.missed.shown(episode).await;
+        if let Some(Event::Notice(notice)) = &event {
+            self.given(notice).await;
         }
         event
     }
 
-    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of.
-    /// They are told as [`Notice::PostsMissed`] as well; whoever shows what this returns says so with
-    /// [`missed_shown`](Self::missed_shown), and they are not told again.
+    /// The caller has the notice in its hands now.
+    async fn given(&self, notice: &Notice) {
+        if let Notice::PostsMissed(episode) = notice {
+            self.inner.missed.shown(episode).await;
+        }
+    }
+
+    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of. What
+    /// is told as [`Notice::PostsMissed`] is not returned here, and the other way round. Whoever shows what
+    /// this returns says so with [`missed_shown`](Self::missed_shown); otherwise the agent's next endpoint is
+    /// told again.
     ///
     /// # Errors
     /// When the daemon does not answer, or refuses.
     pub async fn missed_posts(&self) -> Result<Vec<MissedPosts>, ControlError> {
-        self.inner.missed.ask().await
+        let mut missed = Vec::new();
+        self.inner
+            .missed
+            .ask(|episode| {
+                missed.push(episode);
+                true
+            })
+            .await?;
+        Ok(missed)
     }
 
     /// Says that the agent has been shown an episode of [`missed_posts`](Self::missed_posts).
@@ -210,14 +225,54 @@ impl Endpoint {
         self.inner.missed.shown(episode).await;
     }
 
-    /// The next message; notices go to the log. Cancel-safe.
+    /// The next message; `None` once the endpoint is closed. Cancel-safe. Notices go to the log, unless
+    /// somebody calls [`next_notice`](Self::next_notice).
     pub async fn next_message(&self) -> Option<Incoming> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        let mut listened = listened.subscribe();
         loop {
-            match self.next().await? {
-                Event::Message(incoming) => return Some(*incoming),
-                Event::Notice(notice) => tracing::warn!(space = %self.space(), "{notice}"),
+            let mut messages = self.inner.messages.lock().await;
+            let notice = async {
+                if *listened.borrow_and_update() {
+                    return std::future::pending().await;
+                }
+                let mut notices = self.inner.notices.lock().await;
+                tokio::select! {
+                    biased;
+                    _ = listened.changed() => None,
+                    Some(notice) = notices.recv() => Some(notice),
+                    notice = sink.overruns.next() => Some(notice),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                notice = notice => if let Some(notice) = notice {
+                    tracing::warn!(space = %self.space(), "{notice}");
+                    self.given(&notice).await;
+                },
+                Some(queued) = messages.recv() => return Some(queued.incoming),
+                else => return None,
             }
         }
+    }
+
+    /// The next notice; `None` once the endpoint is closed. Cancel-safe. From the first call on,
+    /// [`next_message`](Self::next_message) leaves notices to whoever calls this: for a task of its own, beside
+    /// the one that reads messages.
+    pub async fn next_notice(&self) -> Option<Notice> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        listened.send_replace(true);
+        let mut notices = self.inner.notices.lock().await;
+        let notice = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            Some(notice) = notices.recv() => notice,
+            notice = sink.overruns.next() => notice,
+            else => return None,
+        };
+        self.given(&notice).await;
+        Some(notice)
     }
 
     /// What waits for the agent at the broker.

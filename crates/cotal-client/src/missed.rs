@@ -28,45 +28,71 @@ const NEAR: u64 = PER_SUBJECT - PER_SUBJECT / 10;
 #[derive(Debug, Clone)]
 pub(crate) struct MissedPlane {
     plane: Plane,
-    /// What was shown and the daemon does not know yet. Held through a question, so that no two overlap.
-    shown: Arc<Mutex<Vec<Told>>>,
+    /// Held through a question, so that no two overlap and each answer is compared with what it answers.
+    account: Arc<Mutex<Account>>,
     wake: Arc<Notify>,
     near: Arc<AtomicBool>,
+}
+
+/// What the caller was given of what the daemon reports.
+#[derive(Debug, Default)]
+struct Account {
+    /// By episode, how many losses are in the queue of notices, or in the hands of a caller that has not
+    /// shown them.
+    given: HashMap<u64, u64>,
+    /// What was shown and the daemon does not know yet.
+    shown: Vec<Told>,
 }
 
 impl MissedPlane {
     pub(crate) fn new(plane: &Plane) -> Self {
         Self {
             plane: plane.clone(),
-            shown: Arc::default(),
+            account: Arc::default(),
             wake: Arc::default(),
             near: Arc::default(),
         }
     }
 
-    /// What the agent has not been shown.
-    pub(crate) async fn ask(&self) -> Result<Vec<MissedPosts>, ControlError> {
-        let mut shown = self.shown.lock().await;
+    /// Gives what the caller was not given before to `give`, which says whether it took it.
+    pub(crate) async fn ask(
+        &self,
+        mut give: impl FnMut(MissedPosts) -> bool,
+    ) -> Result<(), ControlError> {
+        let mut account = self.account.lock().await;
         let args = MissedArgs {
             lifecycle_uid: Some(self.plane.identity().lifecycle.uid),
-            told: shown.clone(),
+            told: account.shown.clone(),
         };
         let missed: Missed = self.plane.control(op::MISSED_POSTS, &args).await?;
-        shown.clear();
-        Ok(missed.episodes)
+        account.shown.clear();
+        for episode in missed.episodes {
+            let given = account.given.entry(episode.id).or_default();
+            let news = episode.missed.saturating_sub(*given);
+            if news > 0 && give(MissedPosts { missed: news, ..episode }) {
+                *given += news;
+            }
+        }
+        Ok(())
     }
 
-    /// The caller was shown these.
+    /// The caller was shown this.
     pub(crate) async fn shown(&self, episode: &MissedPosts) {
-        self.shown.lock().await.push(Told { id: episode.id, missed: episode.missed });
+        let mut account = self.account.lock().await;
+        let (id, missed) = (episode.id, episode.missed);
+        account.shown.push(Told { id, missed });
+        if let Some(given) = account.given.get_mut(&id) {
+            *given = given.saturating_sub(missed);
+        }
+        account.given.retain(|_, given| *given > 0);
         self.wake.notify_one();
     }
 
     /// Tells the daemon what was shown, at the endpoint's end.
     pub(crate) async fn flush(&self) {
-        if !self.shown.lock().await.is_empty() {
+        if !self.account.lock().await.shown.is_empty() {
             // Without an answer it is shown once more, to the next endpoint.
-            let _ = self.ask().await;
+            let _ = self.ask(|_| false).await;
         }
     }
 
@@ -100,31 +126,17 @@ impl MissedWatch {
     }
 
     async fn watch(&self) {
-        // By episode, how much of it stands in the queue of notices or was shown.
-        let mut queued = HashMap::new();
         loop {
-            match self.missed.ask().await {
-                Ok(episodes) => self.tell(episodes, &mut queued),
-                // An absent daemon is told already; it is asked when it is back.
-                Err(error) => tracing::debug!(%error, "whether posts were missed is unknown"),
+            let give = |episode| self.sink.try_notify(Notice::PostsMissed(episode));
+            // An absent daemon is told already; it is asked when it is back.
+            if let Err(error) = self.missed.ask(give).await {
+                tracing::debug!(%error, "whether posts were missed is unknown");
             }
             loop {
                 let woken = timeout(ASK_EVERY, self.missed.wake.notified()).await.is_ok();
                 if woken || self.missed.near.swap(false, Ordering::Relaxed) {
                     break;
                 }
-            }
-        }
-    }
-
-    fn tell(&self, episodes: Vec<MissedPosts>, queued: &mut HashMap<u64, u64>) {
-        queued.retain(|id, _| episodes.iter().any(|episode| episode.id == *id));
-        for episode in episodes {
-            let (id, missed) = (episode.id, episode.missed);
-            let known = queued.get(&id).copied().unwrap_or_default();
-            let news = MissedPosts { missed: missed.saturating_sub(known), ..episode };
-            if news.missed > 0 && self.sink.try_notify(Notice::PostsMissed(news)) {
-                queued.insert(id, missed);
             }
         }
     }

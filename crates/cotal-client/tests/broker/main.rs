@@ -6,6 +6,8 @@ mod input;
 mod join;
 mod plane;
 mod requests;
+mod results;
 mod send;
 mod support;
+mod told;
 mod wanted;

@@ -215,7 +215,11 @@ impl Scanner {
     }
 
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
+        let (kind, account) = (kind.clone(), self.account.clone());
+        let source = credentials::ask_store(&self.store, &self.space, move |store, space| {
+            credentials::system(store, space, &kind, &account)
+        });
+        let source = source.await?;
         let name = format!("cotal-delivery {} {what}", self.space);
         let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })

@@ -128,7 +128,10 @@ impl Renewal {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
-        let stored = credentials::read(&*self.store, &self.space, SecretKind::Delivery)?;
+        let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
+            credentials::read(store, space, SecretKind::Delivery)
+        });
+        let stored = stored.await?;
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }

@@ -56,6 +56,18 @@ pub(crate) struct Identity {
     pub(crate) creds: Creds,
 }
 
+/// Asks a store on a thread where it may block: an embedder's may ask a vault over the network, and nothing else
+/// that runs here waits for it.
+pub(crate) async fn ask_store<T: Send + 'static>(
+    store: &Arc<dyn SecretStore>,
+    space: &Space,
+    ask: impl FnOnce(&dyn SecretStore, &Space) -> Result<T, CredentialError> + Send + 'static,
+) -> Result<T, CredentialError> {
+    let (store, of) = (Arc::clone(store), space.clone());
+    let asked = tokio::task::spawn_blocking(move || ask(&*store, &of)).await;
+    asked.unwrap_or_else(|error| Err(CredentialError::StoreFailed(error.to_string())))
+}
+
 /// Reads one of the space's credentials.
 pub(crate) fn read(
     store: &dyn SecretStore,
@@ -91,15 +103,12 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     Ok(Identity { source, principal, account, creds })
 }
 
-/// [`load`] beside the async loops: an embedder's store may be slow, and a lane must not wait for the
-/// store of another.
+/// [`load`] beside the async loops.
 pub(crate) async fn load_blocking(
     store: &Arc<dyn SecretStore>,
     space: &Space,
 ) -> Result<Identity, CredentialError> {
-    let (store, at) = (Arc::clone(store), space.clone());
-    let loaded = tokio::task::spawn_blocking(move || load(&*store, &at)).await;
-    loaded.unwrap_or_else(|error| Err(CredentialError::StoreFailed(error.to_string())))
+    ask_store(store, space, load).await
 }
 
 /// What the client presents for a credential that reads.

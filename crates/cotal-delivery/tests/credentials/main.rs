@@ -135,3 +135,60 @@ fn lif_13_a_lane_with_an_injected_store_consults_no_registry() {
     }
     assert!(read > 10, "the sources were not found");
 }
+
+/// A store that answers only once the test, on the lane's own thread, lets it.
+#[derive(Debug)]
+struct SlowStore {
+    inner: FileStore,
+    asked: tokio::sync::watch::Sender<bool>,
+    answer: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl cotal_workspace::SecretStore for SlowStore {
+    fn get(&self, key: &SecretKey) -> Result<Option<Secret>, cotal_workspace::StoreError> {
+        if !self.asked.send_replace(true) {
+            let answer = self.answer.lock().expect("the lock");
+            let within = std::time::Duration::from_secs(20);
+            answer
+                .recv_timeout(within)
+                .map_err(|_| cotal_workspace::StoreError::new("read", key, "nobody let it"))?;
+        }
+        self.inner.get(key)
+    }
+
+    fn put(&self, key: &SecretKey, secret: &Secret) -> Result<(), cotal_workspace::StoreError> {
+        self.inner.put(key, secret)
+    }
+
+    fn delete(&self, key: &SecretKey) -> Result<bool, cotal_workspace::StoreError> {
+        self.inner.delete(key)
+    }
+
+    fn identity(&self) -> cotal_workspace::StoreIdentity {
+        self.inner.identity()
+    }
+}
+
+/// On one thread: a store that blocked it would never be let answer.
+#[tokio::test(flavor = "current_thread")]
+async fn a_store_that_takes_its_time_holds_up_nothing_else_of_the_runtime() {
+    let mesh = Mesh::start().await;
+    let (let_it, answer) = std::sync::mpsc::channel();
+    let store = std::sync::Arc::new(SlowStore {
+        inner: FileStore::new(mesh.root().clone()),
+        asked: tokio::sync::watch::channel(false).0,
+        answer: std::sync::Mutex::new(answer),
+    });
+    let mut asked = store.asked.subscribe();
+    let mut options = mesh.lane_options();
+    options.store = store;
+    let mut lane = Lane::start(options);
+    asked.wait_for(|asked| *asked).await.expect("the store is asked");
+    let_it.send(()).expect("the store waits");
+    let mut stage = lane.stage();
+    let ready = stage.wait_for(|stage| *stage != cotal_delivery::Stage::Starting);
+    let reached = ready.await.expect("a stage").clone();
+    assert!(!matches!(reached, cotal_delivery::Stage::Ended { .. }), "{reached:?}");
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+}

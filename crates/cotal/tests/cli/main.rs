@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it where it stands")]
 
 mod agents;
+mod answers;
 mod codes;
 mod components;
 mod daemon;

@@ -236,6 +236,7 @@ fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<(
                 let delivery = request.delivery.unwrap_or_default();
                 format!("not finished, last taken by {holder} at delivery {delivery}")
             }
+            (Some(holder), Standing::Queued) => format!("given back by {holder}"),
             (_, Standing::Cancelled) => "being cancelled".to_owned(),
             _ => "nobody has taken it".to_owned(),
         };
