@@ -8,4 +8,5 @@ mod plane;
 mod requests;
 mod send;
 mod support;
+mod timers;
 mod wanted;

@@ -21,5 +21,6 @@ mod requests;
 mod roots;
 mod service;
 mod site;
+mod timers;
 mod tls;
 mod waiting;
