@@ -13,6 +13,7 @@ mod proxy;
 mod supervisor;
 mod wait;
 
+pub use cotal_manager::clock::unix_millis;
 pub use daemon::DaemonProcess;
 pub use god::{God, with_member};
 pub use logs::{init_logs, logged};

@@ -10,4 +10,5 @@ mod results;
 mod send;
 mod support;
 mod told;
+mod timers;
 mod wanted;

@@ -79,8 +79,6 @@ pub(crate) struct Renewal {
     renewed: Renewed,
     /// What is held now.
     held: Mutex<Creds>,
-    /// How many credentials were adopted so far.
-    adoptions: watch::Sender<u64>,
     /// Whether start-up is finished (CRD-3).
     started: watch::Receiver<bool>,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
@@ -105,7 +103,6 @@ pub(crate) fn spawn(
         principal: context.principal.clone(),
         renewed,
         held: Mutex::new(held),
-        adoptions: watch::Sender::new(0),
         started,
         moving: watch::Sender::new(false),
         ordered: Notify::new(),
@@ -144,22 +141,14 @@ impl Renewal {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
                 let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
-                // From here on every redial presents it.
+                // From here on every redial presents it, and what runs beside delivery moves onto it.
                 self.connection.creds().replace(candidate);
-                self.adoptions.send_modify(|adoptions| *adoptions += 1);
                 let accepted = accepted(&stored);
                 *held = stored;
                 self.tell().await;
                 Ok(Proved { accepted, is_new: true })
             }
         }
-    }
-
-    /// How many credentials were adopted, and when that changes: a component with a connection of its
-    /// own moves it then, with [`Connection::move_on`].
-    #[expect(dead_code, reason = "for components with a connection of their own: none yet")]
-    pub(crate) fn adoptions(&self) -> watch::Receiver<u64> {
-        self.adoptions.subscribe()
     }
 
     /// Whether the resident connection is about to move; replies wait for it (ADM-8).

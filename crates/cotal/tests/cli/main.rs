@@ -22,5 +22,6 @@ mod requests;
 mod roots;
 mod service;
 mod site;
+mod timers;
 mod tls;
 mod waiting;

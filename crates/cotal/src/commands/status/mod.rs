@@ -263,6 +263,14 @@ fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()
         counters.parked,
         counters.given_up
     ))?;
+    out.data(format_args!(
+        "timers    {} armed, {} requests refused",
+        counters.armed_timers, counters.refused_timers
+    ))?;
+    for down in &counters.down {
+        let (component, reason) = (plain(&down.component), plain(&down.reason));
+        out.data(format_args!("down      {component}: {reason}"))?;
+    }
     for miss in &counters.missed {
         out.data(format_args!(
             "missed    {}: {} unread copies were evicted by the cap",
