@@ -7,6 +7,7 @@
 //! Nothing here reads the environment or prints; paths and instants are arguments.
 
 pub mod files;
+pub mod host;
 pub mod identity;
 pub mod lock;
 pub mod log;
@@ -22,6 +23,7 @@ mod store;
 mod strict;
 
 pub use files::FileError;
+pub use host::{HostFile, HostLane};
 pub use identity::{Identity, Share};
 pub use lock::Reservation;
 pub use log::RotatingLog;

@@ -17,6 +17,7 @@ pub mod manage;
 pub mod members;
 pub mod message;
 pub mod pending;
+pub mod place;
 pub mod post;
 pub mod redeliver;
 pub mod request;
