@@ -1,6 +1,7 @@
 //! `cotal deliver`: the delivery daemon of one space, or of every space of a manifest.
 
 mod hosted;
+mod kicks;
 
 use std::path::PathBuf;
 use std::sync::Arc;

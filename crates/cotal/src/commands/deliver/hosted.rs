@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use cotal_delivery::{Host, HostOptions, LaneState, LaneStatus, Windows};
+use cotal_manager::KickSigner;
 use cotal_manager::clock::unix_millis;
 use cotal_nats::TlsMode;
 use cotal_wire::Space;
@@ -18,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use super::kicks::RetainedSeed;
 use crate::args::MeshArgs;
 use crate::commands::place::{broker, nowhere, signalled};
 use crate::context::Context;
@@ -97,6 +99,13 @@ async fn serve(hosting: &Hosting, root: Root, ctx: &Context) -> anyhow::Result<(
     let mut options = HostOptions::new(server.as_str());
     options.tls = tls.clone();
     options.windows = hosting.windows;
+    options.kick_authority = match KickSigner::of(&root)? {
+        Some(signer) => Some(Arc::new(RetainedSeed(signer)) as _),
+        None => {
+            info!("the root retained no seed of the system account, so nobody is kicked from here");
+            None
+        }
+    };
     let spaces = manifest.spaces().to_vec();
     info!("serving {} spaces of {} at {server}", spaces.len(), path.display());
     let store = Arc::new(FileStore::new(root.clone()));
