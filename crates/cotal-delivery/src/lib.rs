@@ -28,6 +28,7 @@ mod role_requests;
 mod state;
 mod timers;
 
+pub use census::kick_authority::{KickAuthority, Kicks};
 pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use cotal_rules::watchdog::Windows;
 pub use credentials::CredentialError;

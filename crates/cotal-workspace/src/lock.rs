@@ -95,6 +95,25 @@ impl Reservation {
         }
     }
 
+    /// Whether a process holds the reservation, and which, as far as it has said so. A look never
+    /// keeps anybody from taking it: where the file is free, it is let go within microseconds.
+    ///
+    /// # Errors
+    /// When the lock file cannot be opened or asked.
+    pub fn held(path: &Path) -> Result<Option<Option<u32>>, LockError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut file = open(path)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut file))),
+            Err(TryLockError::Error(source)) => {
+                Err(LockError::Io { path: path.to_owned(), source })
+            }
+        }
+    }
+
     /// Takes the reservation once its holder is done. Blocks the calling thread.
     ///
     /// # Errors
@@ -142,7 +161,9 @@ mod tests {
         let refused = Reservation::try_acquire(&path).unwrap_err();
         let me = format!("process {}", std::process::id());
         assert!(refused.to_string().contains(&me), "{refused}");
+        assert_eq!(Reservation::held(&path).unwrap(), Some(Some(std::process::id())));
         drop(held);
+        assert_eq!(Reservation::held(&path).unwrap(), None);
         Reservation::try_acquire(&path).unwrap();
     }
 

@@ -101,6 +101,12 @@ pub struct FileStore {
     root: Root,
 }
 
+/// The store of a workspace root, which every process of that root reads.
+#[must_use]
+pub fn workspace_secret_store(root: &Root) -> FileStore {
+    FileStore::new(root.clone())
+}
+
 impl FileStore {
     /// The store of a root.
     #[must_use]

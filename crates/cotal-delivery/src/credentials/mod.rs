@@ -5,10 +5,10 @@ pub(crate) mod adoption;
 use std::sync::Arc;
 
 use cotal_nats::CredsSource;
-use cotal_wire::creds::{Creds, CredsError};
+use cotal_wire::creds::{Creds, CredsError, KICKS_ARE_THE_HOSTS};
 use cotal_wire::names::sys;
 use cotal_wire::{Principal, Space};
-use cotal_workspace::{SecretKey, SecretKind, SecretStore, StoreError};
+use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore, StoreError};
 
 /// Why a lane has nothing to present.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +146,22 @@ pub(crate) fn system(
         return Err(other_account(space));
     }
     presentable(&creds, space, kind)
+}
+
+/// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows the
+/// broker to host several.
+pub(crate) fn kicks_are_the_hosts(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<bool, CredentialError> {
+    let observer = read(store, space, SecretKind::MembershipObserver)?;
+    Ok(observer.claims.tag("rotation") == Some(KICKS_ARE_THE_HOSTS))
+}
+
+/// A credential that was signed for one use, as the client takes it.
+pub(crate) fn signed_for_now(secret: &Secret) -> Result<CredsSource, String> {
+    let creds = Creds::parse(secret.expose()).map_err(|error| error.to_string())?;
+    client(&creds).map(CredsSource::new)
 }
 
 fn observes(observer: &Creds, account: &str) -> bool {

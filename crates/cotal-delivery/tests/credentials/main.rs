@@ -4,7 +4,9 @@ mod adoption;
 mod support;
 
 use cotal_delivery::{CredentialError, Lane, LaneError};
+use cotal_manager::mint_connection_evictor_creds;
 use cotal_testkit::{God, Mesh, MeshOptions};
+use cotal_trust::UserKey;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_workspace::{FileStore, Secret, SecretKey, SecretKind, SecretStore as _};
@@ -49,10 +51,9 @@ async fn crd_1_a_missing_malformed_or_foreign_credential_is_refused_before_any_d
     put(text(&store, "other", SecretKind::Delivery));
     assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
     // A whole set of another space's credentials fits together and is foreign all the same.
-    for kind in [SecretKind::MembershipObserver, SecretKind::ConnectionEvictor] {
-        let foreign = Secret::new(text(&store, "other", kind.clone()));
-        store.put(&key("main", kind), &foreign).expect("stored");
-    }
+    let observer = SecretKind::MembershipObserver;
+    let foreign = Secret::new(text(&store, "other", observer.clone()));
+    store.put(&key("main", observer), &foreign).expect("stored");
     let why = refused(&mesh).await;
     assert!(why.to_string().contains("it is for space other"), "{why}");
     put("nonsense".into());
@@ -109,8 +110,10 @@ async fn ended(mesh: &Mesh) -> Result<(), LaneError> {
 async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
     let (mesh, store) = two_spaces().await;
     // The evictor of another rotation: as a crash between the two writes leaves it.
-    let other = text(&store, "other", SecretKind::ConnectionEvictor);
-    store.put(&key("main", SecretKind::ConnectionEvictor), &Secret::new(other)).expect("stored");
+    let other = UserKey::generate();
+    let other = mint_connection_evictor_creds(&mesh.authority(), &other, "another");
+    let evictor = key("main", SecretKind::ConnectionEvictor);
+    store.put(&evictor, &other.expect("a credential")).expect("stored");
     assert!(matches!(refused(&mesh).await, CredentialError::Torn(_)));
     // Minting mends it: the pair is rotated together.
     cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");

@@ -12,6 +12,7 @@ mod daemon;
 mod endings;
 mod files;
 mod foreground;
+mod hosted;
 mod identity;
 mod lifetime;
 mod listener;

@@ -5,6 +5,7 @@
 
 mod collect;
 mod components;
+mod host;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::DeliveryStatus;
@@ -19,7 +20,8 @@ use crate::output::{age, plain};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
-reached.
+reached. On a root that only runs a host (`cotal deliver --spaces`) it shows the host's lanes: 0 when
+each serves or stands by, 7 otherwise.
 
 With --components a monitor asks: each component is probed, and the worst state is the exit code: 0
 serving, 1 absent, 2 not serving, 3 refused, 4 when nothing could be asked (no root, unreadable
@@ -55,6 +57,8 @@ struct Status {
     durability: cotal_workspace::Durability,
     broker: BrokerStatus,
     spaces: Vec<SpaceStatus>,
+    /// The multi-space host of this root; absent when none runs.
+    host: Option<cotal_workspace::HostFile>,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +118,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         return components::run(args.space.as_ref(), args.output.json, ctx).await;
     }
     let root = ctx.root()?;
+    if let Some(host) = host::alone(&root)? {
+        return host.print(&root, args.output.json, ctx);
+    }
     let mesh = ctx.mesh(&root)?;
     let status = collect::status(&root, &mesh).await?;
     let exit = verdict(&status);
@@ -154,7 +161,10 @@ fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
     for space in &status.spaces {
         print_space(space, ctx)?;
     }
-    Ok(())
+    match &status.host {
+        Some(host) => host::print(host, ctx),
+        None => Ok(()),
+    }
 }
 
 fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
