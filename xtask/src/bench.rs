@@ -2,10 +2,9 @@
 //!
 //! What is measured, and how, is `cotal-bench`'s; this builds it and the product as they ship.
 
-use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{repo, step};
+use crate::{build, step};
 
 /// What to measure and how to report it.
 #[derive(Debug, clap::Args)]
@@ -29,9 +28,7 @@ pub(crate) struct Args {
 
 /// Runs the measurements.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    step::run(repo::cargo().args(["build", "--release", "-p", "cotal", "-p", "cotal-bench"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let built = target.unwrap_or_else(|| repo::root().join("target")).join("release");
+    let built = build::optimised()?;
     let mut bench = Command::new(built.join("cotal-bench"));
     bench.arg("run").arg("--cotal").arg(built.join("cotal"));
     for case in &args.case {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use crate::{repo, step};
+use crate::{build, repo, step};
 
 /// The build takes no choices.
 #[derive(Debug, clap::Args)]
@@ -17,12 +17,12 @@ pub(crate) struct Args {}
 
 /// Builds the binary and prints its path.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    println!("{}", build()?.display());
+    println!("{}", static_binary()?.display());
     Ok(())
 }
 
 /// Builds the static release binary `cotal` and returns its path.
-pub(crate) fn build() -> anyhow::Result<PathBuf> {
+fn static_binary() -> anyhow::Result<PathBuf> {
     let triple = host_triple()?;
     // Naming the target keeps the flags away from build scripts and procedural macros, which
     // cannot be static.
@@ -31,9 +31,7 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
         .args(["build", "--locked", "--release", "--package", "cotal", "--target", &triple])
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
     step::run(&mut build)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| repo::root().join("target"));
-    let binary = target.join(&triple).join("release").join("cotal");
+    let binary = build::target_dir().join(&triple).join("release").join("cotal");
     if triple.contains("linux") {
         let image =
             fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;

@@ -10,9 +10,12 @@
 )]
 
 mod bench;
+mod build;
 mod contracts;
 mod demo;
 mod dist;
+#[cfg(test)]
+mod imports;
 mod repo;
 mod step;
 mod test;

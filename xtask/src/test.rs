@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::contracts;
 use crate::step::{self, Steps};
-use crate::{repo, tools};
+use crate::{build, repo, tools};
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -69,9 +69,7 @@ fn checks(steps: &mut Steps) {
 fn tests(steps: &mut Steps, broker: &Path, nextest: &Path, args: &Args) {
     let scope = args.scope();
     // Tests of several crates run the binary itself, which only its own package's tests would build.
-    let mut build = repo::cargo();
-    build.args(["build", "--locked", "--bins"]).args(&scope);
-    if args.package.is_empty() && steps.step("build", || step::run(&mut build)).is_none() {
+    if args.package.is_empty() && steps.step("build", build::for_tests).is_none() {
         return;
     }
     // Every test uses the server that was found here, so no test goes to the network for it.

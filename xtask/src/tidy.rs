@@ -13,6 +13,9 @@ use crate::{repo, step};
 /// A longer file has more than one subject; 500 is the aim, and this is where it ends.
 const LONGEST_FILE: usize = 600;
 
+/// What fits beside another file on a screen.
+const WIDEST_LINE: usize = 100;
+
 /// Crates whose whole purpose is to test, to measure or to talk to a person.
 const TEST_SUPPORT: [&str; 2] = ["cotal-testkit", "cotal-bench"];
 const EDGES: [&str; 2] = ["cotal", "xtask"];
@@ -219,6 +222,63 @@ fn no_file_is_too_long() {
         }
     }
     assert!(found.is_empty(), "over {LONGEST_FILE} lines:\n{}", found.join("\n"));
+}
+
+/// Fields that are secrets when they are bare text.
+const SECRET_FIELDS: [&str; 5] = ["seed", "seeds", "secret", "creds", "password"];
+
+/// A derived `Debug` prints each field; a secret in bare text would stand in the next log line that
+/// shows its owner.
+#[test]
+fn no_type_that_holds_a_secret_derives_debug() {
+    let root = repo::root();
+    let mut found = Vec::new();
+    let mut types = 0;
+    for file in repo::rust_files(root).unwrap() {
+        let text = fs::read_to_string(&file).unwrap();
+        for found_type in derived_types(&text) {
+            types += 1;
+            if let Some(field) = found_type.lines().find(|line| is_bare_secret(line)) {
+                let file = file.strip_prefix(root).unwrap().display();
+                found.push(format!("{file}: {}", field.trim()));
+            }
+        }
+    }
+    assert!(types > 100, "the types were not found");
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+/// The bodies of the types that derive `Debug`, each until the line that closes it.
+fn derived_types(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.match_indices("#[derive(").map(|(at, _)| &text[at..]);
+    starts.filter_map(|rest| {
+        let (derives, body) = rest.split_once(")]")?;
+        let body = body.split_once("\n}").map_or(body, |(body, _)| body);
+        derives.contains("Debug").then_some(body)
+    })
+}
+
+fn is_bare_secret(line: &str) -> bool {
+    let line = line.trim().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+    let Some((name, kind)) = line.split_once(": ") else { return false };
+    let bare = ["String", "&str", "str>", "Vec<u8>", "&'a str"];
+    SECRET_FIELDS.contains(&name) && bare.iter().any(|word| kind.contains(word))
+}
+
+#[test]
+fn no_line_is_too_wide() {
+    let root = repo::root();
+    let mut found = Vec::new();
+    for file in repo::rust_files(root).unwrap() {
+        let relative = file.strip_prefix(root).unwrap().display().to_string();
+        for (index, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
+            // A string that a person or a program reads as one line may stand as one.
+            if line.chars().count() > WIDEST_LINE && !line.contains('"') {
+                found.push(format!("{relative}:{}", index + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "over {WIDEST_LINE} columns:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::mesh::Mesh;
+use crate::procfs;
 
 /// Nothing that is waited for takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,7 +73,7 @@ impl Daemon {
     /// CPU time it has used, in seconds.
     pub(crate) fn cpu(&self) -> anyhow::Result<f64> {
         let pid = self.child.id().context("the daemon has ended")?;
-        cpu_of(pid)
+        procfs::cpu_of(pid)
     }
 
     /// Ends it as a signal would.
@@ -82,14 +83,4 @@ impl Daemon {
         timeout(PATIENCE, self.child.wait()).await.context("the daemon does not end")??;
         Ok(())
     }
-}
-
-/// CPU time a process has used, in seconds.
-pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    Ok((ticks(11) + ticks(12)) / TICKS_PER_SECOND)
 }

@@ -14,19 +14,22 @@ mod daemon;
 mod lane;
 mod limit;
 mod mesh;
+mod procfs;
 mod raw;
 mod report;
+mod setup;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand, ValueEnum};
-use cotal_broker::{BrokerBinary, LocateOptions, cache_dir, locate};
+use cotal_broker::{LocateOptions, cache_dir, locate};
 use mimalloc::MiMalloc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::report::Report;
+use crate::setup::Setup;
 
 /// As in the `cotal` binary.
 #[global_allocator]
@@ -100,17 +103,6 @@ enum Name {
     Latency,
     /// From the start until the daemon serves, and its memory.
     Start,
-}
-
-/// What every case needs.
-#[derive(Debug)]
-struct Setup {
-    broker: BrokerBinary,
-    daemon: PathBuf,
-    rounds: usize,
-    quick: bool,
-    members: Vec<usize>,
-    trace: bool,
 }
 
 fn main() -> ExitCode {

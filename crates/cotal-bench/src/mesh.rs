@@ -96,7 +96,7 @@ impl Mesh {
 
     /// CPU time the broker has used, in seconds.
     pub(crate) fn broker_cpu(&self) -> anyhow::Result<f64> {
-        crate::daemon::cpu_of(self.broker.pid())
+        crate::procfs::cpu_of(self.broker.pid())
     }
 
     /// Ends the broker.

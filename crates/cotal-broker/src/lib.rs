@@ -11,6 +11,7 @@
 //! Nothing here reads the environment; the caller passes in what it read.
 
 pub mod config;
+pub mod descriptors;
 pub mod locate;
 pub mod probe;
 pub mod process;
@@ -20,5 +21,5 @@ pub mod wheel;
 pub use config::{Auth, Cluster, JetStream, Jwt, ListenPort, ServerConfig, Sync, Tls};
 pub use locate::{BrokerBinary, LocateError, LocateOptions, Source, cache_dir, locate};
 pub use probe::{ProbeError, ServerInfo, probe};
-pub use process::{Broker, BrokerError, SpawnOptions, Stopped};
+pub use process::{Broker, BrokerError, SpawnOptions, Stopped, listens_at};
 pub use version::{BadVersion, Version};

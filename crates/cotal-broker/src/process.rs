@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use crate::descriptors;
 use crate::locate::BrokerBinary;
 use crate::probe::{ProbeError, ServerInfo, probe};
 
@@ -26,8 +27,11 @@ const TAIL_LINES: usize = 12;
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// How a server is started.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct SpawnOptions {
+    /// What it gets as its standard input, which it never reads: a lock that is to live exactly as
+    /// long as the server does.
+    pub stdin: Option<File>,
     /// The file that its standard streams are appended to; beside the configuration when unset.
     ///
     /// When the configuration names a `log_file`, name the same here: a failed start quotes it.
@@ -43,6 +47,7 @@ pub struct SpawnOptions {
 impl Default for SpawnOptions {
     fn default() -> Self {
         Self {
+            stdin: None,
             log: None,
             detach: false,
             ready_within: Duration::from_secs(60),
@@ -153,18 +158,19 @@ impl Broker {
         conf: &Path,
         options: SpawnOptions,
     ) -> Result<Self, BrokerError> {
-        let SpawnOptions { log, detach, ready_within, stop_within } = options;
+        let SpawnOptions { stdin, log, detach, ready_within, stop_within } = options;
         let log = log.unwrap_or_else(|| conf.with_extension("log"));
         let ports_dir = conf.with_extension("ports");
         clear_stale_ports(&ports_dir)?;
         let (out, log_start) = open_log(&log)?;
         let err = out.try_clone().map_err(|e| io_error("open", &log, e))?;
+        descriptors::keep_from_children();
         let mut child = Command::new(&binary.path)
             .arg("--config")
             .arg(conf)
             .arg("--ports_file_dir")
             .arg(&ports_dir)
-            .stdin(Stdio::null())
+            .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(out)
             .stderr(err)
             .process_group(0)
@@ -308,7 +314,7 @@ impl Start {
             tokio::select! {
                 status = child.wait() => return Err(self.ended(status)),
                 _ = check.tick() => {
-                    if let Some(url) = self.listening_url() {
+                    if let Some(url) = listening_url(&self.ports_dir, self.pid) {
                         break url;
                     }
                 }
@@ -319,19 +325,6 @@ impl Start {
             status = child.wait() => Err(self.ended(status)),
             info = probe(&url) => Ok((url.clone(), info?)),
         }
-    }
-
-    /// The URL in the ports file; none while the file is missing or only half written.
-    fn listening_url(&self) -> Option<String> {
-        let suffix = format!("_{}.ports", self.pid);
-        let file = fs::read_dir(&self.ports_dir)
-            .ok()?
-            .flatten()
-            .find(|entry| entry.file_name().to_string_lossy().ends_with(&suffix))?;
-        let ports: Ports = serde_json::from_slice(&fs::read(file.path()).ok()?).ok()?;
-        // A server on all interfaces lists every one of them.
-        let loopback = ports.nats.iter().find(|url| url.contains("//127.0.0.1:"));
-        loopback.or(ports.nats.first()).cloned()
     }
 
     fn ended(&self, status: io::Result<ExitStatus>) -> BrokerError {
@@ -358,6 +351,25 @@ impl Start {
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }
+}
+
+/// Where the server with this process id, started on `conf` by whomever, listens; `None` while it does
+/// not listen yet.
+pub fn listens_at(conf: &Path, pid: u32) -> Option<String> {
+    listening_url(&conf.with_extension("ports"), pid)
+}
+
+/// The URL in the ports file; none while the file is missing or only half written.
+fn listening_url(ports_dir: &Path, pid: u32) -> Option<String> {
+    let suffix = format!("_{pid}.ports");
+    let file = fs::read_dir(ports_dir)
+        .ok()?
+        .flatten()
+        .find(|entry| entry.file_name().to_string_lossy().ends_with(&suffix))?;
+    let ports: Ports = serde_json::from_slice(&fs::read(file.path()).ok()?).ok()?;
+    // A server on all interfaces lists every one of them.
+    let loopback = ports.nats.iter().find(|url| url.contains("//127.0.0.1:"));
+    loopback.or(ports.nats.first()).cloned()
 }
 
 fn open_log(path: &Path) -> Result<(File, u64), BrokerError> {

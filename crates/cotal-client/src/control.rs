@@ -19,11 +19,12 @@ use tokio::sync::{Mutex as TurnMutex, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::fresh::random_id;
 use crate::identity::Identity;
-use crate::send::random_id;
 
 /// How a control request failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControlError {
     /// The broker forbids this credential the request.
     #[error("denied: the broker forbids this credential to {operation} {subject}")]

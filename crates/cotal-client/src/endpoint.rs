@@ -8,33 +8,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
-use cotal_wire::anycast::{TakeArgs, Taken};
-use cotal_wire::control::op;
 use cotal_wire::creds::CredsError as TagError;
-use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
+use cotal_wire::posts::MissedPosts;
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::control::{ControlError, Rail};
+use crate::control::ControlError;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
 use crate::keeper::Keeper;
+use crate::missed::{MissedPlane, MissedWatch};
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
+use crate::plane::Plane;
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
-use crate::sink::{NOTICES, QUEUE, Sink, answered, new_ledger};
+use crate::recent::RecentSends;
+use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
+use crate::wanted::{Establisher, Wanted};
 
 /// A durable copy follows its live one within milliseconds where a daemon serves.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The credential cannot be read.
     #[error("the credential cannot be used")]
@@ -45,6 +49,11 @@ pub enum ConnectError {
     /// The credential is anonymous.
     #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
     Anonymous,
+    /// There is no Tokio runtime to run on.
+    #[error(
+        "an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes"
+    )]
+    NoRuntime,
     /// The broker was not reached, or refused.
     #[error("the endpoint could not connect")]
     Connect(#[source] NatsError),
@@ -72,10 +81,14 @@ struct Inner {
     connection: Connection,
     options: EndpointOptions,
     sink: Sink,
-    queue: Mutex<Queue>,
-    control: Rail,
-    probe: Rail,
-    take: Rail,
+    messages: Mutex<mpsc::Receiver<Queued>>,
+    notices: Mutex<mpsc::Receiver<Notice>>,
+    /// Whether somebody reads the notices for themselves.
+    listened: watch::Sender<bool>,
+    plane: Plane,
+    wanted: Wanted,
+    missed: MissedPlane,
+    recent: RecentSends,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -85,12 +98,6 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-#[derive(Debug)]
-struct Queue {
-    messages: mpsc::Receiver<Incoming>,
-    notices: mpsc::Receiver<Notice>,
-}
-
 impl Endpoint {
     /// Connects and begins to read. A plane without a daemon is told as a [`Notice`], and is no error
     /// (AGT-1).
@@ -98,6 +105,9 @@ impl Endpoint {
     /// # Errors
     /// When the credential is not an agent's, or the broker does not accept it or is not there.
     pub async fn connect(options: EndpointOptions) -> Result<Self, ConnectError> {
+        if Handle::try_current().is_err() {
+            return Err(ConnectError::NoRuntime);
+        }
         let source = options.credential.clone().into_source()?;
         let creds = source.current()?.ok_or(ConnectError::Anonymous)?;
         let identity = Identity::of(&creds, options.name.clone())?;
@@ -106,22 +116,18 @@ impl Endpoint {
         let tasks = TaskTracker::new();
         let (messages_in, messages) = mpsc::channel(QUEUE);
         let (notices_in, notices) = mpsc::channel(NOTICES);
-        let sink = Sink {
-            own: identity.lifecycle.principal.clone(),
-            ledger: new_ledger(),
-            messages: messages_in,
-            notices: notices_in,
-            backed: Arc::default(),
-            caught_up: Arc::default(),
-            stop: stop.clone(),
-        };
-        let (space, own) = (&identity.space, &identity.lifecycle.principal);
-        let rail = |subject| Rail::new(&connection, subject, &stop, &tasks);
+        let own = identity.lifecycle.principal.clone();
+        let sink = Sink::new(own, messages_in, notices_in, stop.clone());
+        let within = options.request_timeout;
+        let plane = Plane::new(&connection, &identity, within, &stop, &tasks);
         let inner = Inner {
-            control: rail(space.ctl(DELIVERY, own)),
-            probe: rail(space.live(DELIVERY, own)),
-            take: rail(space.ctl(ANYCAST_TAKE, own)),
-            queue: Mutex::new(Queue { messages, notices }),
+            missed: MissedPlane::new(&plane),
+            recent: RecentSends::default(),
+            plane,
+            wanted: Wanted::default(),
+            messages: Mutex::new(messages),
+            notices: Mutex::new(notices),
+            listened: watch::channel(false).0,
             live: Mutex::default(),
             history: Arc::default(),
             status: watch::channel("idle".to_owned()).0,
@@ -140,13 +146,20 @@ impl Endpoint {
 
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
-        let keeper = Keeper::new(connection, identity, sink.clone(), options.receive);
+        let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
+        let missed = self.inner.missed.clone();
+        let waiting = (wanted.clone(), missed.clone());
+        let keeper = Keeper::new(connection, &plane, sink.clone(), waiting, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
+        let establisher = Establisher { wanted, plane, sink: sink.clone() };
+        tasks.spawn(establisher.run(stop.clone()));
         if options.presence {
             let presence = Presence::new(connection, identity, status.subscribe(), sink.clone());
             tasks.spawn(presence.run(stop.clone()));
         }
         if options.receive {
+            let watch = MissedWatch { missed: missed.clone(), sink: sink.clone() };
+            tasks.spawn(watch.run(stop.clone()));
             for durable in [Durable::Delivery, Durable::Direct] {
                 let pump = Pump {
                     durable,
@@ -154,6 +167,7 @@ impl Endpoint {
                     space: identity.space.clone(),
                     own: identity.lifecycle.clone(),
                     sink: sink.clone(),
+                    missed: missed.clone(),
                     stop: stop.clone(),
                     prefetch: options.prefetch,
                 };
@@ -164,25 +178,101 @@ impl Endpoint {
 
     /// The next message or notice; `None` once the endpoint is closed. Cancel-safe.
     pub async fn next(&self) -> Option<Event> {
-        let mut queue = self.inner.queue.lock().await;
-        let Queue { messages, notices } = &mut *queue;
-        tokio::select! {
+        let mut messages = self.inner.messages.lock().await;
+        let mut notices = self.inner.notices.lock().await;
+        let event = tokio::select! {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
-            Some(incoming) = messages.recv() => Some(Event::Message(Box::new(incoming))),
+            notice = self.inner.sink.overruns.next() => Some(Event::Notice(notice)),
+            Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
+        };
+        if let Some(Event::Notice(notice)) = &event {
+            self.given(notice).await;
+        }
+        event
+    }
+
+    /// The caller has the notice in its hands now.
+    async fn given(&self, notice: &Notice) {
+        if let Notice::PostsMissed(episode) = notice {
+            self.inner.missed.shown(episode).await;
         }
     }
 
-    /// The next message; notices go to the log. Cancel-safe.
+    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of. What
+    /// is told as [`Notice::PostsMissed`] is not returned here, and the other way round. Whoever shows what
+    /// this returns says so with [`missed_shown`](Self::missed_shown); otherwise the agent's next endpoint is
+    /// told again.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or refuses.
+    pub async fn missed_posts(&self) -> Result<Vec<MissedPosts>, ControlError> {
+        let mut missed = Vec::new();
+        self.inner
+            .missed
+            .ask(|episode| {
+                missed.push(episode);
+                true
+            })
+            .await?;
+        Ok(missed)
+    }
+
+    /// Says that the agent has been shown an episode of [`missed_posts`](Self::missed_posts).
+    pub async fn missed_shown(&self, episode: &MissedPosts) {
+        self.inner.missed.shown(episode).await;
+    }
+
+    /// The next message; `None` once the endpoint is closed. Cancel-safe. Notices go to the log, unless
+    /// somebody calls [`next_notice`](Self::next_notice).
     pub async fn next_message(&self) -> Option<Incoming> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        let mut listened = listened.subscribe();
         loop {
-            match self.next().await? {
-                Event::Message(incoming) => return Some(*incoming),
-                Event::Notice(notice) => tracing::warn!(space = %self.space(), "{notice}"),
+            let mut messages = self.inner.messages.lock().await;
+            let notice = async {
+                if *listened.borrow_and_update() {
+                    return std::future::pending().await;
+                }
+                let mut notices = self.inner.notices.lock().await;
+                tokio::select! {
+                    biased;
+                    _ = listened.changed() => None,
+                    Some(notice) = notices.recv() => Some(notice),
+                    notice = sink.overruns.next() => Some(notice),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                notice = notice => if let Some(notice) = notice {
+                    tracing::warn!(space = %self.space(), "{notice}");
+                    self.given(&notice).await;
+                },
+                Some(queued) = messages.recv() => return Some(queued.incoming),
+                else => return None,
             }
         }
+    }
+
+    /// The next notice; `None` once the endpoint is closed. Cancel-safe. From the first call on,
+    /// [`next_message`](Self::next_message) leaves notices to whoever calls this: for a task of its own, beside
+    /// the one that reads messages.
+    pub async fn next_notice(&self) -> Option<Notice> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        listened.send_replace(true);
+        let mut notices = self.inner.notices.lock().await;
+        let notice = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            Some(notice) = notices.recv() => notice,
+            notice = sink.overruns.next() => notice,
+            else => return None,
+        };
+        self.given(&notice).await;
+        Some(notice)
     }
 
     /// What waits for the agent at the broker.
@@ -232,6 +322,9 @@ impl Endpoint {
         if self.inner.options.receive && self.connection().is_connected() {
             let _ = timeout(LINGER, self.inner.sink.caught_up()).await;
         }
+        if self.connection().is_connected() {
+            let _ = timeout(LINGER, self.inner.missed.flush()).await;
+        }
         // Then the ledger, so that a copy which a task drops in the next moment is given back too.
         locked(&self.inner.sink.ledger).shut();
         self.inner.stop.cancel();
@@ -252,18 +345,19 @@ impl Endpoint {
         op: &str,
         args: &impl Serialize,
     ) -> Result<T, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.control.call(op, args, self.identity(), within).await
+        self.plane().control(op, args).await
     }
 
-    pub(crate) fn probe_rail(&self) -> &Rail {
-        &self.inner.probe
+    pub(crate) fn plane(&self) -> &Plane {
+        &self.inner.plane
     }
 
-    /// Asks the daemon to record a take.
-    pub(crate) async fn take(&self, args: &TakeArgs) -> Result<Taken, ControlError> {
-        let within: Duration = self.inner.options.request_timeout;
-        self.inner.take.call(op::TAKE, args, self.identity(), within).await
+    pub(crate) fn recent(&self) -> &RecentSends {
+        &self.inner.recent
+    }
+
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.inner.wanted
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -16,7 +16,6 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
 use crate::notice::Notice;
 use crate::settings::Replay;
 use crate::sink::Sink;
@@ -24,6 +23,8 @@ use crate::sink::Sink;
 /// The broker's heartbeats come more often; silence of this length ends the read.
 const SILENCE: Duration = Duration::from_secs(10);
 const PAGE: usize = 200;
+/// The bytes of a page; one message at least must fit.
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// Another process of the agent may be reading; the broker forgets a read after 30 s without pulls.
 const TURNS: usize = 35;
 const TURN: Duration = Duration::from_secs(1);
@@ -82,7 +83,8 @@ impl HistoryRead {
         if self.create(&chat, &config).await? == 0 {
             return Ok(());
         }
-        let options = PullOptions { batch: PAGE, ..PullOptions::default() };
+        let max_bytes = PAGE_BYTES.max(self.connection.max_payload() * 2);
+        let options = PullOptions { batch: PAGE, max_bytes, ..PullOptions::default() };
         let mut consumer =
             PullConsumer::open(&self.connection, &chat, &config.name, options).await?;
         loop {
@@ -100,7 +102,7 @@ impl HistoryRead {
                 let seq = Some(post.stream_seq);
                 // A forged or garbled post in the stream is nobody's history.
                 if let Ok(copy) = copy::post(&self.space, &post.subject, post.payload, seq) {
-                    self.sink.passing(copy, Source::Backfilled).await;
+                    self.sink.backfilled(copy).await;
                 }
             }
             if done {

@@ -1,6 +1,5 @@
 //! What an endpoint surfaces, and how it is acked.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cotal_nats::{Bytes, Delivery, NatsError};
@@ -10,6 +9,7 @@ use cotal_wire::{Channel, Principal};
 use crate::copy::Copy;
 use crate::ledger::{Claim, Ledger};
 use crate::notice::Notice;
+use crate::place::{Place, Source};
 
 /// One thing that [`Endpoint::next`](crate::Endpoint::next) tells.
 #[derive(Debug)]
@@ -20,65 +20,9 @@ pub enum Event {
     Notice(Notice),
 }
 
-/// Where a message was sent to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// A channel.
-    Channel {
-        /// Which.
-        channel: Channel,
-        /// Its number in the channel stream, where the copy tells it.
-        seq: Option<u64>,
-    },
-    /// This agent alone.
-    Direct,
-}
-
-impl Place {
-    /// The channel, unless it is a direct message.
-    #[must_use]
-    pub fn channel(&self) -> Option<&Channel> {
-        match self {
-            Self::Channel { channel, .. } => Some(channel),
-            Self::Direct => None,
-        }
-    }
-}
-
-/// The way on which a message reached this endpoint first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// While it was being posted.
-    Live,
-    /// From the channel's history.
-    Backfilled,
-    /// Through the agent's delivery durable.
-    Durable,
-    /// Through the agent's direct-message durable.
-    Direct,
-}
-
-impl Source {
-    /// As in listings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Backfilled => "backfilled",
-            Self::Durable => "durable",
-            Self::Direct => "direct",
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Why an ack did not count.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AckError {
     /// The endpoint was closed before; the message was given back and comes again.
     #[error("the endpoint was closed before the ack: the message comes again")]
@@ -124,6 +68,36 @@ impl Incoming {
             body: copy.body,
             receipt,
         }
+    }
+
+    /// A message that came from nowhere, for the tests of whoever handles messages: its answers go nowhere,
+    /// and succeed.
+    ///
+    /// ```
+    /// use cotal_client::{From, Incoming, Message, Part, Place, Principal, Source};
+    ///
+    /// let sender = Principal::parse("local.alice")?;
+    /// let message = Message {
+    ///     id: "1".into(),
+    ///     ts: 0,
+    ///     space: "main".into(),
+    ///     from: From { id: sender.to_string(), name: "Alice".into(), role: None },
+    ///     channel: None,
+    ///     to: Some("local.bob".into()),
+    ///     to_service: None,
+    ///     mentions: vec![],
+    ///     parts: vec![Part::Text { text: "hello".into() }],
+    ///     reply_to: None,
+    ///     context_id: None,
+    /// };
+    /// let incoming = Incoming::detached(sender, Place::Direct, Source::Direct, message);
+    /// assert_eq!(incoming.text(), "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn detached(sender: Principal, place: Place, source: Source, message: Message) -> Self {
+        let body = serde_json::to_vec(&message).unwrap_or_default().into();
+        Self { sender, place, source, again: false, message, body, receipt: None }
     }
 
     /// The text parts, one a line.

@@ -4,26 +4,20 @@
 //! keeps. The first never waits for the second.
 
 use std::fmt;
-use std::time::Duration;
 
-use cotal_nats::{NatsError, Operation};
+use cotal_nats::NatsError;
 use cotal_wire::Channel;
-use cotal_wire::control::{
-    Code, JoinArgs, JoinShortfall, Joined, LeaveArgs, Left as LeftReply, MembershipItem,
-    Memberships, PlaneReply, op,
-};
+use cotal_wire::control::{LeaveArgs, Left as LeftReply, MembershipItem, Memberships, op};
 use cotal_wire::rows::DeliveryClass;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::backstop::{self, Backstop, Shortfall};
 use crate::control::{ControlError, Liveness};
 use crate::endpoint::Endpoint;
 use crate::history::HistoryRead;
 use crate::live::LivePump;
 use crate::settings::{self, Replay, Settings};
-
-/// A probe is answered from memory or not at all.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The live half of a join.
 #[derive(Debug)]
@@ -32,91 +26,6 @@ pub enum Live {
     Active,
     /// The broker forbids this credential to read the channel, or the subscription failed otherwise.
     Refused(NatsError),
-}
-
-/// Why a durable channel's backstop is not established.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shortfall {
-    /// No daemon serves the space.
-    NoDaemon,
-    /// A daemon may be there and did not reply in time.
-    Silent {
-        /// How long it was waited for.
-        after: Duration,
-    },
-    /// The broker forbids this credential the request.
-    Denied {
-        /// What was attempted.
-        operation: Operation,
-        /// On which subject.
-        subject: String,
-    },
-    /// Part of what was to be copied is gone already.
-    Evicted,
-    /// A newer join or leave came between.
-    Superseded,
-    /// The daemon refused.
-    Refused {
-        /// What kind of refusal.
-        code: Option<Code>,
-        /// The daemon's sentence.
-        message: String,
-    },
-    /// The connection closed before the reply.
-    ConnectionLost,
-    /// The endpoint was closed before the reply.
-    Stopped,
-    /// The request or its reply failed otherwise.
-    Failed(String),
-}
-
-impl From<ControlError> for Shortfall {
-    fn from(error: ControlError) -> Self {
-        match error {
-            ControlError::Denied { operation, subject } => Self::Denied { operation, subject },
-            ControlError::NoResponders { .. } => Self::NoDaemon,
-            ControlError::Timeout { after, .. } => Self::Silent { after },
-            ControlError::Refused { code, message, .. } => Self::Refused { code, message },
-            ControlError::ConnectionLost => Self::ConnectionLost,
-            ControlError::Stopped => Self::Stopped,
-            ControlError::Malformed(_) => Self::Failed(error.to_string()),
-            ControlError::Nats(error) => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for Shortfall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDaemon => f.write_str("no delivery daemon answers"),
-            Self::Silent { after } => {
-                write!(f, "the delivery daemon did not reply within {after:?}")
-            }
-            Self::Denied { operation, subject } => {
-                write!(f, "the broker forbids this credential to {operation} {subject}")
-            }
-            Self::Evicted => f.write_str("part of what was posted meanwhile is gone already"),
-            Self::Superseded => f.write_str("a newer join or leave came between"),
-            Self::Refused { message, .. } => write!(f, "the delivery daemon refused: {message}"),
-            Self::ConnectionLost => f.write_str("the broker connection closed before the reply"),
-            Self::Stopped => f.write_str("the endpoint was closed before the reply"),
-            Self::Failed(why) => f.write_str(why),
-        }
-    }
-}
-
-/// The durable half of a join.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Backstop {
-    /// Posts are kept while the agent is away.
-    Durable {
-        /// The membership's generation.
-        generation: u64,
-    },
-    /// The channel is durable, and they are not kept, for this reason.
-    Unestablished(Shortfall),
-    /// The channel is live: nothing but mentions is ever kept.
-    NotDurable,
 }
 
 /// What a join established.
@@ -200,6 +109,10 @@ impl fmt::Display for LeaveState {
 impl Endpoint {
     /// Joins a channel: subscribes live, shows the history its config asks for, and asks the daemon for the
     /// durable backstop. Never fails as a whole: each half says how far it came.
+    ///
+    /// A backstop that is missing for a reason that passes ([`Shortfall::is_retried`]) is asked for again
+    /// until it stands, the channel is left, or the endpoint is closed; a [`Notice`](crate::Notice) says what
+    /// came of it. What was posted until then has come live only.
     pub async fn join(&self, channel: &Channel) -> JoinState {
         let live = self.listen(channel).await;
         let settings = settings::read(self.connection(), self.space(), channel).await;
@@ -209,8 +122,12 @@ impl Endpoint {
         let backstop = match settings {
             Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
             // Without the config the daemon decides: it resolves the class itself.
-            _ => self.join_durable(channel).await,
+            _ => backstop::establish(self.plane(), self.sink(), channel).await,
         };
+        match &backstop {
+            Backstop::Unestablished(why) if why.is_retried() => self.wanted().insert(channel),
+            _ => self.wanted().remove(channel),
+        }
         JoinState { channel: channel.clone(), live, backstop }
     }
 
@@ -260,32 +177,9 @@ impl Endpoint {
         self.tasks().spawn(read.run());
     }
 
-    async fn join_durable(&self, channel: &Channel) -> Backstop {
-        let args = JoinArgs {
-            channel: channel.clone(),
-            lifecycle_uid: Some(self.identity().lifecycle.uid),
-        };
-        let joined: Result<Joined, _> = self.control(op::DURABLE_JOIN, &args).await;
-        match joined {
-            Ok(Joined { durable: true, generation, .. }) => {
-                self.sink().backed().insert(channel.clone());
-                Backstop::Durable { generation }
-            }
-            Ok(Joined { reason: Some(JoinShortfall::Evicted), .. }) => {
-                Backstop::Unestablished(Shortfall::Evicted)
-            }
-            Ok(Joined { reason: Some(JoinShortfall::Superseded), .. }) => {
-                Backstop::Unestablished(Shortfall::Superseded)
-            }
-            Ok(Joined { reason: None, .. }) => Backstop::Unestablished(Shortfall::Failed(
-                "the delivery daemon gave no reason".to_owned(),
-            )),
-            Err(error) => Backstop::Unestablished(error.into()),
-        }
-    }
-
     /// Leaves a channel: ends the live subscription, and the durable membership if there is one.
     pub async fn leave(&self, channel: &Channel) -> LeaveState {
+        self.wanted().remove(channel);
         let token = self.live().lock().await.remove(channel);
         let was_live = token.is_some_and(|token| {
             let running = !token.is_cancelled();
@@ -334,13 +228,17 @@ impl Endpoint {
     /// # Errors
     /// Only when the broker forbids the probe; everything else is an answer.
     pub async fn liveness(&self) -> Result<Liveness, ControlError> {
-        let probe: Result<PlaneReply, _> = self.probe_rail().ask(&json!({}), PROBE_TIMEOUT).await;
-        Liveness::judge(probe)
+        self.plane().liveness().await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use cotal_nats::Operation;
+    use cotal_wire::control::Code;
+
     use super::*;
 
     fn state(live: Live, backstop: Backstop) -> String {

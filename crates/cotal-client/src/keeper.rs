@@ -9,10 +9,13 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::identity::Identity;
+use crate::control::Liveness;
+use crate::missed::MissedPlane;
 use crate::notice::{LeaseCondition, Notice};
+use crate::plane::Plane;
 use crate::pump::Durable;
 use crate::sink::Sink;
+use crate::wanted::Wanted;
 
 /// A lease lives 30 s; a plane that lost its daemon is noticed within this on top.
 const CHECK: Duration = Duration::from_secs(10);
@@ -29,8 +32,14 @@ enum Wake {
 pub(crate) struct Keeper {
     connection: Connection,
     events: Receiver<ConnEvent>,
-    identity: Identity,
+    plane: Plane,
     sink: Sink,
+    /// Tried at once when a daemon or the connection is back.
+    wanted: Wanted,
+    /// Likewise.
+    missed: MissedPlane,
+    /// Of the lease row that was last found ready.
+    revision: u64,
     /// Whether a durable is bound, so that a missing lease concerns this endpoint.
     bound: bool,
     /// What was last found instead of a ready lease, and told.
@@ -42,15 +51,19 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn new(
         connection: &Connection,
-        identity: &Identity,
+        plane: &Plane,
         sink: Sink,
+        (wanted, missed): (Wanted, MissedPlane),
         bound: bool,
     ) -> Self {
         Self {
             connection: connection.clone(),
             events: connection.events(),
-            identity: identity.clone(),
+            plane: plane.clone(),
             sink,
+            wanted,
+            missed,
+            revision: 0,
             bound,
             told: None,
             dropped: false,
@@ -96,8 +109,9 @@ impl Keeper {
             ConnEvent::CredsUnusable => {
                 self.sink.notify(refused("it is expired or unreadable and was not presented"));
             }
-            ConnEvent::SlowConsumer(_) => self.sink.notify(Notice::Overrun),
-            ConnEvent::Denied(_)
+            // Live copies are taken off their subscription at once, so that no buffer below fills.
+            ConnEvent::SlowConsumer(_)
+            | ConnEvent::Denied(_)
             | ConnEvent::LameDuck
             | ConnEvent::ServerError(_)
             | ConnEvent::RedialFailed(_)
@@ -114,6 +128,8 @@ impl Keeper {
             return;
         }
         self.dropped = false;
+        self.wanted.hurry();
+        self.missed.hurry();
         self.sink.notify(Notice::Reconnected);
         self.check_lease(true).await;
     }
@@ -123,7 +139,7 @@ impl Keeper {
         if !self.bound || !self.connection.is_connected() {
             return;
         }
-        let found = self.lease().await;
+        let found = self.condition(plane_is_new).await;
         let changed = found != self.told;
         if plane_is_new || changed {
             self.tell(found.as_ref());
@@ -132,32 +148,66 @@ impl Keeper {
     }
 
     fn tell(&self, found: Option<&LeaseCondition>) {
-        let space = self.identity.space.clone();
+        let identity = self.plane.identity();
+        let space = identity.space.clone();
         match found {
             Some(condition) => self.sink.notify(Notice::NoReadyLease {
-                durable: Durable::Delivery.consumer(&space, &self.identity.lifecycle),
+                durable: Durable::Delivery.consumer(&space, &identity.lifecycle),
                 space,
                 condition: condition.clone(),
             }),
-            None if self.told.is_some() => self.sink.notify(Notice::LeaseReady { space }),
+            None if self.told.is_some() => {
+                self.wanted.hurry();
+                self.missed.hurry();
+                self.sink.notify(Notice::LeaseReady { space });
+            }
             None => {}
         }
     }
 
-    /// What stands in the way of delivery; `None` when the lease is ready.
-    async fn lease(&self) -> Option<LeaseCondition> {
-        let bucket = Bucket::new(&self.connection, &self.identity.space.bucket(Name::Delivery));
+    /// What stands in the way of delivery; `None` when a daemon serves.
+    ///
+    /// The row of a daemon that died says `ready` for as long as it lives, so it alone is no sign of life.
+    /// One that was renewed since the last check is; any other, the daemon's responder is asked about.
+    async fn condition(&mut self, plane_is_new: bool) -> Option<LeaseCondition> {
+        let revision = match self.lease().await {
+            Ok(revision) => revision,
+            Err(condition) => {
+                self.revision = 0;
+                return Some(condition);
+            }
+        };
+        let before = std::mem::replace(&mut self.revision, revision);
+        if before != 0 && before != revision && !plane_is_new && self.told.is_none() {
+            return None;
+        }
+        match self.plane.liveness().await {
+            Ok(Liveness::Bound) => None,
+            Ok(Liveness::Unbound) => Some(LeaseCondition::NotServing),
+            // No answer to a single probe is no proof of an end; the row was renewed, or it expires.
+            Ok(Liveness::Unknown) if before != revision => None,
+            Ok(Liveness::Unknown) => Some(LeaseCondition::Silent),
+            Err(error) => Some(LeaseCondition::Unreadable(error.to_string())),
+        }
+    }
+
+    /// The revision of the lease row when it says that a daemon serves.
+    async fn lease(&self) -> Result<u64, LeaseCondition> {
+        let space = &self.plane.identity().space;
+        let bucket = Bucket::new(&self.connection, &space.bucket(Name::Delivery));
         let entry = match bucket.get(LEASE_KEY).await {
             Ok(entry) => entry,
-            Err(error) => return Some(LeaseCondition::Unreadable(error.to_string())),
+            Err(error) => return Err(LeaseCondition::Unreadable(error.to_string())),
         };
-        let Some(value) = entry.as_ref().and_then(|entry| entry.live()) else {
-            return Some(LeaseCondition::Missing);
+        let Some((revision, value)) =
+            entry.as_ref().and_then(|entry| Some((entry.revision, entry.live()?)))
+        else {
+            return Err(LeaseCondition::Missing);
         };
         match LeaseRow::parse(value) {
-            Ok(lease) if lease.ready => None,
-            Ok(_) => Some(LeaseCondition::NotReady),
-            Err(_) => Some(LeaseCondition::Garbled),
+            Ok(lease) if lease.ready => Ok(revision),
+            Ok(_) => Err(LeaseCondition::NotReady),
+            Err(_) => Err(LeaseCondition::Garbled),
         }
     }
 }

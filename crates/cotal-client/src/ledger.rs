@@ -130,6 +130,11 @@ impl<T> Ledger<T> {
         Verdict::Surface { claim: Claim { key, ticket }, again }
     }
 
+    /// Whether the caller was shown it, or has it queued.
+    pub(crate) fn knows(&self, key: &Key) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// How many acked messages are still to be acked at the broker, once its copy has come.
     pub(crate) fn expected(&self) -> usize {
         self.expected

@@ -58,16 +58,24 @@
 //! and [`Endpoint::cancel_request`] go by. A holder works requests off with [`Endpoint::holder`]: each is shown
 //! only once the daemon has recorded who took it.
 //!
+//! # Timers
+//!
+//! A workflow endpoint has a credential of its own kind and no agent's rights: [`Timers`] asks for its
+//! timers and reads when they fire.
+//!
 //! # Bounds
 //!
-//! 256 messages wait for the caller; behind them the broker waits. The last 16,384 settled messages are
+//! Of stored messages 256, and 32 MiB, wait for the caller; behind them the broker waits. Of live ones 4,096,
+//! and 32 MiB: what comes beyond is dropped and told as [`Notice::Overrun`], and its durable copy still comes. The last 16,384 settled messages are
 //! remembered; a copy that comes later than that is delivered again. The broker hands out at most 1,000
 //! unacked deliveries. What an agent may see beyond its messages: `STREAM.INFO` of the channel stream shows
 //! the names of channels and posters of the whole space, never content.
 
+mod backstop;
 mod control;
 mod copy;
 mod endpoint;
+mod fresh;
 mod history;
 mod holder;
 mod identity;
@@ -76,27 +84,44 @@ mod join;
 mod keeper;
 mod ledger;
 mod live;
+mod missed;
 mod notice;
 mod options;
+mod overrun;
+mod place;
+mod plane;
 mod presence;
 mod pump;
+mod recent;
 mod requests;
+mod results;
+mod room;
 mod send;
 mod settings;
 mod sink;
+mod timers;
+mod wanted;
 
+pub use backstop::{Backstop, Shortfall};
 pub use control::{ControlError, Liveness};
-pub use cotal_nats::{CredsSource, NatsError, TlsMode};
+pub use cotal_nats::{Bytes, Creds, CredsError, CredsSource, NatsError, Operation, TlsMode};
 pub use cotal_wire::anycast::{ListedRequest, Standing};
-pub use cotal_wire::control::MembershipItem;
-pub use cotal_wire::envelope::{Message, Part};
-pub use cotal_wire::{Channel, Lifecycle, Principal, Role, Space};
+pub use cotal_wire::control::{Code, MembershipItem};
+pub use cotal_wire::envelope::{From, Message, Part};
+pub use cotal_wire::posts::MissedPosts;
+pub use cotal_wire::rows::{Outcome, RequestResult, RequestRow};
+pub use cotal_wire::{
+    Channel, ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role, Space, Timer,
+};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
-pub use incoming::{AckError, Event, Incoming, Place, Source};
-pub use join::{Backstop, JoinState, LeaveState, Left, Live, Shortfall};
+pub use incoming::{AckError, Event, Incoming};
+pub use join::{JoinState, LeaveState, Left, Live};
 pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
+pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
-pub use send::{Draft, Posted, SendError};
+pub use results::{RequestOutcome, ResultError, WaitError};
+pub use send::{Draft, MAX_ID, Posted, RETRY_WITHIN, SendError};
+pub use timers::{Fired, TimerError, Timers};

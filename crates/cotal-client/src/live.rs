@@ -5,7 +5,6 @@ use cotal_wire::{Channel, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
 use crate::notice::Notice;
 use crate::sink::Sink;
 
@@ -40,7 +39,7 @@ impl LivePump {
                 }
             };
             match copy::post(&self.space, &message.subject, message.payload, None) {
-                Ok(copy) => self.sink.passing(copy, Source::Live).await,
+                Ok(copy) => self.sink.live(copy),
                 Err(why) => self.sink.notify(Notice::Rejected {
                     found_in: self.channel.to_string(),
                     reason: why.to_string(),

@@ -2,15 +2,23 @@
 
 use std::fmt;
 
+use cotal_wire::posts::MissedPosts;
 use cotal_wire::{Channel, Role, Space};
+
+use crate::backstop::Shortfall;
 
 /// Why the plane that was reached delivers nothing at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeaseCondition {
     /// No daemon holds the space's lease.
     Missing,
     /// A daemon holds it and does not serve yet, or not at the moment.
     NotReady,
+    /// A daemon holds it and says that it does not serve, or its process is gone.
+    NotServing,
+    /// The lease is held and was not renewed since the last look, and its daemon does not answer.
+    Silent,
     /// The lease row is not a lease.
     Garbled,
     /// The lease row cannot be read, for this reason.
@@ -22,6 +30,10 @@ impl fmt::Display for LeaseCondition {
         match self {
             Self::Missing => f.write_str("no delivery daemon holds the space's lease"),
             Self::NotReady => f.write_str("the lease is held and not ready"),
+            Self::NotServing => {
+                f.write_str("the lease is held, and no delivery daemon answers for the space")
+            }
+            Self::Silent => f.write_str("the lease is held, and its delivery daemon is silent"),
             Self::Garbled => f.write_str("the lease row is garbled"),
             Self::Unreadable(why) => write!(f, "the lease row cannot be read: {why}"),
         }
@@ -30,6 +42,7 @@ impl fmt::Display for LeaseCondition {
 
 /// Why a holder's requests wait on the queue (ANY-8).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NoTakes {
     /// No daemon answers.
     NoDaemon,
@@ -58,6 +71,7 @@ impl fmt::Display for NoTakes {
 
 /// Something about the endpoint itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// The delivery durable is bound, and nothing delivers through it at the moment (AGT-1).
     NoReadyLease {
@@ -72,6 +86,23 @@ pub enum Notice {
     LeaseReady {
         /// The space.
         space: Space,
+    },
+    /// Posts were lost to the cap of the agent's store before they were read: their copies are gone, the
+    /// channels' history may still have them.
+    PostsMissed(MissedPosts),
+    /// A durable backstop that a join could not establish stands now: posts are kept from here on.
+    BackstopEstablished {
+        /// The channel.
+        channel: Channel,
+        /// The membership's generation.
+        generation: u64,
+    },
+    /// A durable backstop that a join could not establish is refused, and not asked for any more.
+    BackstopRefused {
+        /// The channel.
+        channel: Channel,
+        /// Why.
+        why: Shortfall,
     },
     /// A durable cannot be read; binding it is tried again.
     DurableUnreadable {
@@ -131,8 +162,16 @@ pub enum Notice {
         /// What happened.
         reason: String,
     },
-    /// Live messages came faster than they were read, and some were dropped. Durable copies still come.
-    Overrun,
+    /// Live copies came faster than they were read and were dropped; told about once a second while it
+    /// lasts, each copy counted once.
+    Overrun {
+        /// The channel.
+        channel: Channel,
+        /// How many live copies were dropped since it was told last.
+        dropped: u64,
+        /// Whether the durable copy of each still comes. Otherwise the channel's history has them.
+        durable: bool,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -144,6 +183,17 @@ impl fmt::Display for Notice {
                  until a daemon serves here; if another plane serves {space}, reconnect against that one"
             ),
             Self::LeaseReady { space } => write!(f, "a delivery daemon serves space {space}"),
+            Self::PostsMissed(MissedPosts { from, to, missed, .. }) => write!(
+                f,
+                "{missed} posts were lost before they were read, because more waited than are kept: they \
+                 lie between number {from} and number {to}; read more often"
+            ),
+            Self::BackstopEstablished { channel, generation } => {
+                write!(f, "{channel}: joined durable now (generation {generation})")
+            }
+            Self::BackstopRefused { channel, why } => {
+                write!(f, "{channel}: the durable backstop is not established: {why}")
+            }
             Self::DurableUnreadable { durable, reason } => {
                 write!(f, "{durable} cannot be read, trying again: {reason}")
             }
@@ -170,10 +220,15 @@ impl fmt::Display for Notice {
             Self::CredentialRefused { reason } => {
                 write!(f, "the broker does not accept the credential: {reason}")
             }
-            Self::Overrun => f.write_str(
-                "live messages came faster than they were read, some were dropped (durable copies \
-                 still come)",
-            ),
+            Self::Overrun { channel, dropped, durable } => {
+                write!(f, "{dropped} live messages on {channel} were dropped, because they came ")?;
+                f.write_str("faster than they were read: ")?;
+                f.write_str(if *durable {
+                    "their durable copies still come"
+                } else {
+                    "they are in the channel's history only, no durable copy is known to come"
+                })
+            }
         }
     }
 }

@@ -8,14 +8,18 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::incoming::Source;
+use crate::missed::MissedPlane;
 use crate::notice::Notice;
+use crate::place::Source;
 use crate::sink::Sink;
 
 /// A batch ends sooner; this only bounds how long an idle pull keeps one future.
 const WAIT: Duration = Duration::from_secs(30);
 /// Between attempts to bind a durable that could not be read.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// One pull brings no more bytes ahead of the caller than this.
+const PREFETCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Which of the agent's durables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,7 @@ pub(crate) struct Pump {
     pub(crate) space: Space,
     pub(crate) own: Lifecycle,
     pub(crate) sink: Sink,
+    pub(crate) missed: MissedPlane,
     pub(crate) stop: CancellationToken,
     pub(crate) prefetch: usize,
 }
@@ -74,7 +79,9 @@ impl Pump {
 
     /// Binds and reads until told to stop; `told` is cleared once the durable was readable again.
     async fn bound(&self, told: &mut bool) -> Result<(), PullError> {
-        let options = PullOptions { batch: self.prefetch, ..PullOptions::default() };
+        // One message at least must fit, or it would never come.
+        let max_bytes = PREFETCH_BYTES.max(self.connection.max_payload() * 2);
+        let options = PullOptions { batch: self.prefetch, max_bytes, ..PullOptions::default() };
         let stream = self.durable.stream(&self.space);
         let name = self.durable.consumer(&self.space, &self.own);
         let mut consumer = PullConsumer::open(&self.connection, &stream, &name, options).await?;
@@ -117,6 +124,7 @@ impl Pump {
         let (stored, body) = (delivery.stream_seq, delivery.payload.clone());
         let own = &self.own.principal;
         if self.space.parse_dlv(&delivery.subject).as_ref() == Some(&self.own) {
+            self.missed.behind(delivery.pending);
             let chat_seq = delivery.header(SEQ_HEADER).and_then(|seq| seq.parse().ok());
             let judged = copy::delivered(body, chat_seq, stored);
             self.sink.durable(judged, Source::Durable, delivery, name).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cotal_nats::{Bucket, Connection, Entry, NatsError};
 use cotal_wire::names::{Bucket as Name, DEFAULTS_KEY};
-use cotal_wire::rows::{ChannelConfig, DeliveryClass, delivery_class};
+use cotal_wire::rows::{ChannelConfig, DeliveryClass, delivery_class, span};
 use cotal_wire::{Channel, Space};
 
 /// A joiner's view of a channel.
@@ -71,26 +71,10 @@ fn resolve(channel: Option<&ChannelConfig>, defaults: Option<&ChannelConfig>) ->
             (false, _) => Replay::Off,
             (true, None) => Replay::All,
             (true, Some(text)) => {
-                window_of(text).map_or_else(|| Replay::Unreadable(text.to_owned()), Replay::Last)
+                span(text).map_or_else(|| Replay::Unreadable(text.to_owned()), Replay::Last)
             }
         },
     }
-}
-
-/// Reads a window such as `24h`: a number and one of `ms`, `s`, `m`, `h`, `d`.
-fn window_of(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    let number: u64 = number.parse().ok()?;
-    number.checked_mul(unit_ms).map(Duration::from_millis)
 }
 
 #[cfg(test)]
@@ -125,10 +109,10 @@ mod tests {
     #[test]
     fn windows_read_or_show_nothing() {
         for (text, ms) in [("0s", 0), ("1500ms", 1_500), ("90m", 5_400_000), ("7d", 604_800_000)] {
-            assert_eq!(window_of(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(span(text), Some(Duration::from_millis(ms)), "{text}");
         }
         for text in ["", "h", "24", "-1h", "1.5h", "1 h", "99999999999999999999d", "1w"] {
-            assert_eq!(window_of(text), None, "{text}");
+            assert_eq!(span(text), None, "{text}");
         }
         let odd = replaying(Some(true), Some("soon"));
         assert_eq!(resolve(Some(&odd), None).replay, Replay::Unreadable("soon".to_owned()));

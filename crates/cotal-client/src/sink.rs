@@ -10,13 +10,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::copy::{Copy, Rejected};
-use crate::incoming::{Incoming, Receipt, SharedLedger, Source, locked};
+use crate::incoming::{Incoming, Receipt, SharedLedger, locked};
 use crate::ledger::{Owed, Verdict};
 use crate::notice::Notice;
+use crate::overrun::Overruns;
+use crate::place::Source;
+use crate::room::{Held, Room};
 
-/// Messages that wait for the caller. Behind a full queue the pulls stop, so that the broker keeps what
-/// is not read.
-pub(crate) const QUEUE: usize = 256;
+/// Stored messages that wait for the caller: copies from its durables and from histories. Behind a full
+/// queue the pulls stop, so that the broker keeps what is not read.
+const STORED: usize = 256;
+/// Their bytes, counted twice: 16 messages of the broker's usual largest size.
+const STORED_BYTES: usize = 32 * 1024 * 1024;
+/// Live messages that wait for the caller; what comes beyond is dropped and told, because a live copy has
+/// nobody else to wait with.
+const LIVE: usize = 4_096;
+/// Their bytes, counted twice.
+const LIVE_BYTES: usize = 32 * 1024 * 1024;
+/// All that can be queued at once.
+pub(crate) const QUEUE: usize = STORED + LIVE;
 /// Notices that wait for the caller; each tells of a change, so a caller that reads none misses history
 /// and not state.
 pub(crate) const NOTICES: usize = 64;
@@ -26,8 +38,12 @@ pub(crate) const NOTICES: usize = 64;
 pub(crate) struct Sink {
     pub(crate) own: Principal,
     pub(crate) ledger: SharedLedger,
-    pub(crate) messages: mpsc::Sender<Incoming>,
-    pub(crate) notices: mpsc::Sender<Notice>,
+    messages: mpsc::Sender<Queued>,
+    notices: mpsc::Sender<Notice>,
+    stored: Room,
+    live: Room,
+    /// Live copies that found no room.
+    pub(crate) overruns: Arc<Overruns>,
     /// The channels whose posts are known to come through the delivery durable too.
     pub(crate) backed: Arc<Mutex<HashSet<Channel>>>,
     /// Told when a durable copy was acked that a message acked before had expected.
@@ -35,22 +51,76 @@ pub(crate) struct Sink {
     pub(crate) stop: CancellationToken,
 }
 
+/// A message on its way to the caller, with the room that it takes.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) incoming: Incoming,
+    _room: Held,
+}
+
 impl Sink {
-    /// A live or backfilled copy, which nobody waits to have acked. An own post is not news.
-    pub(crate) async fn passing(&self, copy: Copy, source: Source) {
+    pub(crate) fn new(
+        own: Principal,
+        messages: mpsc::Sender<Queued>,
+        notices: mpsc::Sender<Notice>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            own,
+            ledger: new_ledger(),
+            messages,
+            notices,
+            stored: Room::new(STORED, STORED_BYTES),
+            live: Room::new(LIVE, LIVE_BYTES),
+            overruns: Arc::default(),
+            backed: Arc::default(),
+            caught_up: Arc::default(),
+            stop,
+        }
+    }
+
+    /// A live copy: queued at once or dropped, so that nothing gathers before it. An own post is no news.
+    pub(crate) fn live(&self, copy: Copy) {
         if copy.sender == self.own {
             return;
         }
-        let Some(key) = copy.key.clone() else {
-            return self.surface(Incoming::new(copy, source, false, None)).await;
+        let Some(room) = self.live.try_hold(copy.body.len()) else {
+            // What is known already is not lost with one more copy of it.
+            let known = copy.key.as_ref().is_some_and(|key| locked(&self.ledger).knows(key));
+            if let (false, Some(channel)) = (known, copy.place.channel()) {
+                self.overruns.dropped(channel, self.is_backed(&copy));
+            }
+            return;
         };
-        let backed = copy.place.channel().is_some_and(|channel| self.backed().contains(channel));
-        let verdict = locked(&self.ledger).offer(key, None, backed);
-        if let Verdict::Surface { claim, again } = verdict {
-            let receipt = Receipt::new(&self.ledger, claim);
-            let incoming = Incoming::new(copy, source, again, Some(receipt));
+        if let Some(incoming) = self.admitted(copy, Source::Live) {
+            self.queue(incoming, room);
+        }
+    }
+
+    /// A copy from a history, which nobody waits to have acked. An own post is no news.
+    pub(crate) async fn backfilled(&self, copy: Copy) {
+        if copy.sender == self.own {
+            return;
+        }
+        if let Some(incoming) = self.admitted(copy, Source::Backfilled) {
             self.surface(incoming).await;
         }
+    }
+
+    /// A copy without a stored one of its own, if it is the first of its delivery.
+    fn admitted(&self, copy: Copy, source: Source) -> Option<Incoming> {
+        let Some(key) = copy.key.clone() else {
+            return Some(Incoming::new(copy, source, false, None));
+        };
+        let backed = self.is_backed(&copy);
+        let verdict = locked(&self.ledger).offer(key, None, backed);
+        let Verdict::Surface { claim, again } = verdict else { return None };
+        let receipt = Receipt::new(&self.ledger, claim);
+        Some(Incoming::new(copy, source, again, Some(receipt)))
+    }
+
+    fn is_backed(&self, copy: &Copy) -> bool {
+        copy.place.channel().is_some_and(|channel| self.backed().contains(channel))
     }
 
     /// A copy from one of the agent's durables; its ack follows the delivery's.
@@ -96,7 +166,18 @@ impl Sink {
         tokio::select! {
             // What is not queued any more is released by its receipt; closing has returned its copies.
             () = self.stop.cancelled() => {}
-            _ = self.messages.send(incoming) => {}
+            room = self.stored.hold(incoming.body.len()) => {
+                if let Some(room) = room {
+                    self.queue(incoming, room);
+                }
+            }
+        }
+    }
+
+    /// The queue has as many slots as there is room to hold; it is full only when it is closed.
+    fn queue(&self, incoming: Incoming, room: Held) {
+        if let Err(error) = self.messages.try_send(Queued { incoming, _room: room }) {
+            debug!(%error, "a message is not queued");
         }
     }
 
@@ -113,9 +194,16 @@ impl Sink {
 
     /// Tells the caller something, unless it has left the last ones unread.
     pub(crate) fn notify(&self, notice: Notice) {
-        if let Err(error) = self.notices.try_send(notice) {
+        self.try_notify(notice);
+    }
+
+    /// The same, and says whether it was queued.
+    pub(crate) fn try_notify(&self, notice: Notice) -> bool {
+        let queued = self.notices.try_send(notice);
+        if let Err(error) = &queued {
             debug!(%error, "a notice is not queued");
         }
+        queued.is_ok()
     }
 }
 
@@ -127,7 +215,7 @@ pub(crate) fn answered(outcome: Result<(), NatsError>) {
 }
 
 /// A ledger that everybody shares.
-pub(crate) fn new_ledger() -> SharedLedger {
+fn new_ledger() -> SharedLedger {
     Arc::new(Mutex::new(crate::ledger::Ledger::new(REMEMBERED)))
 }
 

@@ -1,9 +1,10 @@
 //! What one lane counts since it started; shown by `deliveryStatus`.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
+use cotal_rules::misses::Misses;
 use cotal_wire::Principal;
 use cotal_wire::control::{DeliveryStatus, MissedCopies};
 
@@ -18,7 +19,11 @@ pub(crate) struct Counters {
     pub(crate) waiting: AtomicU64,
     pub(crate) parked: AtomicU64,
     pub(crate) given_up: AtomicU64,
+    pub(crate) armed_timers: AtomicU64,
+    pub(crate) refused_timers: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
+    /// What members have not been told of.
+    misses: Mutex<Misses>,
 }
 
 /// Adds to a count.
@@ -31,6 +36,11 @@ impl Counters {
     pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
         let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *missed.entry(member.clone()).or_default() += n;
+    }
+
+    /// What members lost, to be noted, or told to them.
+    pub(crate) fn misses(&self) -> MutexGuard<'_, Misses> {
+        self.misses.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Everything counted so far.
@@ -59,6 +69,9 @@ impl Counters {
             parked: read(&self.parked),
             given_up: read(&self.given_up),
             garbled_rows,
+            armed_timers: read(&self.armed_timers),
+            refused_timers: read(&self.refused_timers),
+            down: Vec::new(),
             missed,
         }
     }

@@ -9,12 +9,16 @@
 //! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 
+mod beside;
 mod census;
 mod clock;
 mod consumer;
 mod control;
 mod counters;
 mod credentials;
+mod daemon_message;
+mod feed;
+mod host;
 mod lane;
 mod lease;
 mod loop_progress;
@@ -22,12 +26,19 @@ mod pipeline;
 mod registry;
 mod role_requests;
 mod state;
+mod timers;
 
+pub use census::kick_authority::{KickAuthority, Kicks};
 pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use cotal_rules::watchdog::Windows;
 pub use credentials::CredentialError;
+pub use host::Host;
+pub use host::board::{LaneState, LaneStatus};
+pub use host::options::HostOptions;
+pub use lane::Lane;
 pub use lane::error::LaneError;
-pub use lane::{Lane, LaneOptions, Stage};
+pub use lane::options::LaneOptions;
+pub use lane::stage::Stage;
 pub use lease::keeper::LeaseError;
 pub use loop_progress::{Progress, Stalled};
 pub use state::view::ViewError;

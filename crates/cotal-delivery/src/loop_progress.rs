@@ -7,14 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cotal_nats::Bucket as Kv;
-use cotal_wire::names::LEASE_KEY;
-use cotal_wire::rows::LeaseRow;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-
-/// Between two discard_scan at a row that does not say ready yet.
-const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// The parts of a lane that did not come round when they were called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,48 +76,17 @@ impl LoopReporter {
         self.answer(call);
     }
 
-    async fn called(&mut self) -> u64 {
+    /// The next call, for a loop that must look something up before it answers. Cancel-safe.
+    pub(crate) async fn called(&mut self) -> u64 {
         if self.call.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
         *self.call.borrow_and_update()
     }
 
-    fn answer(&self, call: u64) {
+    /// Answers a call.
+    pub(crate) fn answer(&self, call: u64) {
         self.answer.send_replace(call);
-    }
-}
-
-/// Answers for the lease: only when the broker itself shows the row of this run, and it says ready.
-pub(crate) struct LeaseWitness {
-    pub(crate) kv: Kv,
-    pub(crate) incarnation: String,
-    pub(crate) beat: LoopReporter,
-}
-
-impl LeaseWitness {
-    /// DiscardScan whenever it is called, until told to stop.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let mut call = tokio::select! {
-                () = stop.cancelled() => return,
-                call = self.beat.called() => call,
-            };
-            while !self.stands().await {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    newer = self.beat.called() => call = newer,
-                    () = tokio::time::sleep(LEASE_POLL_EVERY) => {}
-                }
-            }
-            self.beat.answer(call);
-        }
-    }
-
-    async fn stands(&self) -> bool {
-        let Ok(Some(entry)) = self.kv.get(LEASE_KEY).await else { return false };
-        let row = entry.live().and_then(|value| LeaseRow::parse(value).ok());
-        row.is_some_and(|row| row.ready && row.incarnation == self.incarnation)
     }
 }
 

@@ -107,6 +107,18 @@ pub enum ManagerError {
     /// The broker did not start.
     #[error(transparent)]
     Start(Box<cotal_broker::BrokerError>),
+    /// A process that this root does not know uses the broker's store.
+    #[error(
+        "process {pid} has files of {store} open, and two brokers on one store lose messages: end it \
+         first",
+        store = store.display()
+    )]
+    StoreHeld {
+        /// The store.
+        store: PathBuf,
+        /// The process.
+        pid: u32,
+    },
     /// A program could not be started.
     #[error("cannot start {program}: {source}", program = program.display())]
     Spawn {

@@ -3,6 +3,7 @@
 //! Invariant: it presents what its [`CredsSource`] holds *now* at every (re)connect, it never falls back
 //! from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +18,9 @@ use tokio::sync::{broadcast, watch};
 use crate::creds::{Claims, Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
-use crate::request::PROBE_SUBJECT;
 
+/// The broker answers this for every credential: with the account's facts, or with a refusal.
+pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// The broker is noticed as gone after about three of these, because the client allows two pending pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,7 +93,6 @@ impl ConnectOptions {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) client: async_nats::Client,
     pub(crate) hub: Arc<Hub>,
@@ -106,6 +107,16 @@ pub(crate) struct Inner {
     /// broker may still answer.
     run: String,
     next_token: AtomicU64,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The JWT that was presented is the credential's half, and stays out of logs like the other.
+        f.debug_struct("Connection")
+            .field("conn_id", &self.conn_id)
+            .field("state", &*self.hub.state.borrow())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The JWT of the last handshake; it may be older than what the source holds now.

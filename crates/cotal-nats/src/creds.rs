@@ -4,12 +4,13 @@
 //! own, so replacing the creds and reconnecting is the whole of a renewal.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use data_encoding::BASE64URL_NOPAD;
 use nkeys::KeyPair;
 use serde::Deserialize;
+use tokio::sync::watch;
 
 /// With less life than this the client would reconnect in a hot loop, each time expiring at once.
 const MIN_LIFE_SECS: u64 = 2;
@@ -27,12 +28,12 @@ pub enum CredsError {
     #[error("the JWT in the creds is malformed: {0}")]
     Jwt(String),
     /// The JWT is for another key than the seed.
-    #[error("the JWT in the creds is for {jwt}, the seed is of {seed}")]
+    #[error("the JWT in the creds is for {jwt_of}, the seed is of {seed_of}")]
     Mismatch {
         /// Subject of the JWT.
-        jwt: String,
+        jwt_of: String,
         /// Public key of the seed.
-        seed: String,
+        seed_of: String,
     },
     /// The JWT has expired or is about to.
     #[error("the JWT of {nkey} expired or expires within {MIN_LIFE_SECS} s (exp {exp}): renew it")]
@@ -150,7 +151,7 @@ impl Creds {
         let key = KeyPair::from_seed(seed).map_err(|e| CredsError::Seed(e.to_string()))?;
         let claims = decode(jwt)?;
         if claims.sub != key.public_key() {
-            return Err(CredsError::Mismatch { jwt: claims.sub, seed: key.public_key() });
+            return Err(CredsError::Mismatch { jwt_of: claims.sub, seed_of: key.public_key() });
         }
         Ok(Self { jwt: jwt.into(), key: Arc::new(key), claims: Arc::new(claims) })
     }
@@ -207,7 +208,7 @@ type Provider = dyn Fn() -> Result<Creds, CredsError> + Send + Sync;
 #[derive(Clone)]
 enum Kind {
     Anonymous,
-    Cell(Arc<RwLock<Creds>>),
+    Cell(Arc<watch::Sender<Creds>>),
     Provider(Arc<Provider>),
 }
 
@@ -233,7 +234,7 @@ impl CredsSource {
 
     /// These creds until [`replace`](Self::replace) is called on any clone.
     pub fn new(creds: Creds) -> Self {
-        Self(Kind::Cell(Arc::new(RwLock::new(creds))))
+        Self(Kind::Cell(Arc::new(watch::Sender::new(creds))))
     }
 
     /// Asks `provider` at every connect. It must not block for long.
@@ -248,18 +249,41 @@ impl CredsSource {
         let Kind::Cell(cell) = &self.0 else {
             return false;
         };
-        *cell.write().unwrap_or_else(PoisonError::into_inner) = creds;
+        cell.send_replace(creds);
         true
+    }
+
+    /// Tells of every replacement from now on, so that a connection can be moved onto it.
+    pub fn replacements(&self) -> Replacements {
+        Replacements(match &self.0 {
+            Kind::Cell(cell) => Some(cell.subscribe()),
+            Kind::Anonymous | Kind::Provider(_) => None,
+        })
     }
 
     /// The creds to present now; `None` when anonymous.
     pub fn current(&self) -> Result<Option<Creds>, CredsError> {
         match &self.0 {
             Kind::Anonymous => Ok(None),
-            Kind::Cell(cell) => {
-                Ok(Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone()))
-            }
+            Kind::Cell(cell) => Ok(Some(cell.borrow().clone())),
             Kind::Provider(provider) => provider().map(Some),
+        }
+    }
+}
+
+/// The replacements of a source's creds.
+#[derive(Debug)]
+pub struct Replacements(Option<watch::Receiver<Creds>>);
+
+impl Replacements {
+    /// Waits for the next one; for ever when the source can have none. Cancel-safe.
+    pub async fn next(&mut self) {
+        let replaced = match &mut self.0 {
+            Some(replaced) => replaced.changed().await.is_ok(),
+            None => false,
+        };
+        if !replaced {
+            std::future::pending::<()>().await;
         }
     }
 }

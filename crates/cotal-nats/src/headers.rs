@@ -1,11 +1,13 @@
 //! Names of the NATS headers this project reads or writes, and the wire form of a header block.
 
-use async_nats::{HeaderMap, HeaderName};
+use async_nats::{HeaderMap, HeaderName, HeaderValue};
 
 /// Deduplication key of a publish.
 pub const MSG_ID: &str = "Nats-Msg-Id";
 /// Compare-and-set against the subject's last sequence.
 pub const EXPECTED_LAST_SUBJECT_SEQ: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Of which subjects [`EXPECTED_LAST_SUBJECT_SEQ`] speaks, when it is more than that of the message.
+pub const EXPECTED_LAST_SUBJECT_SEQ_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// The stream a publish must land in.
 pub const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 /// Operation of a KV marker.
@@ -16,12 +18,6 @@ pub const ROLLUP: &str = "Nats-Rollup";
 pub const MARKER_REASON: &str = "Nats-Marker-Reason";
 /// Lifetime of a single message.
 pub const TTL: &str = "Nats-TTL";
-/// When a scheduled message fires.
-pub const SCHEDULE: &str = "Nats-Schedule";
-/// Where a scheduled message is published when it fires.
-pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
-/// Set by the broker on a message that a schedule fired.
-pub const SCHEDULER: &str = "Nats-Scheduler";
 /// Stream of a directly read message.
 pub(crate) const STREAM: &str = "Nats-Stream";
 /// Subject of a directly read message.
@@ -37,7 +33,7 @@ const PREAMBLE: &str = "NATS/1.0";
 
 /// One header value as text.
 pub fn get<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
-    headers?.get(HeaderName::from_static(name)).map(async_nats::HeaderValue::as_str)
+    headers?.get(HeaderName::from_static(name)).map(HeaderValue::as_str)
 }
 
 /// One header value as a number.
@@ -45,7 +41,7 @@ pub(crate) fn number(headers: Option<&HeaderMap>, name: &'static str) -> Option<
     get(headers, name)?.parse().ok()
 }
 
-/// Reads a header block as the broker stores it; a line without a colon is skipped.
+/// Reads a header block as the broker stores it; a line that is no header is skipped.
 pub(crate) fn parse_block(block: &[u8]) -> Option<HeaderMap> {
     let text = std::str::from_utf8(block).ok()?;
     let mut map = HeaderMap::new();
@@ -53,8 +49,10 @@ pub(crate) fn parse_block(block: &[u8]) -> Option<HeaderMap> {
         let Some((name, value)) = line.split_once(':') else {
             continue;
         };
-        if let Ok(name) = name.trim().parse::<HeaderName>() {
-            map.append(name, value.trim());
+        // The broker stores whatever bytes a publisher sent; a value with a bare carriage return is one
+        // that the map panics on.
+        if let (Ok(name), Ok(value)) = (name.trim().parse::<HeaderName>(), value.trim().parse()) {
+            map.append::<_, HeaderValue>(name, value);
         }
     }
     Some(map)
@@ -71,5 +69,15 @@ mod tests {
         assert_eq!(get(Some(&map), "X"), Some("y"));
         assert_eq!(get(Some(&map), ROLLUP), None);
         assert!(parse_block(b"HTTP/1.1\r\n\r\n").is_none());
+    }
+
+    #[test]
+    fn a_stored_block_that_no_client_could_have_made_is_read_without_a_panic() {
+        let map = parse_block(b"NATS/1.0\r\nX: a\rb\r\n: c\r\nY\r\nZ: z\r\n\r\n").expect("a block");
+        assert_eq!(get(Some(&map), "Z"), Some("z"));
+        assert_eq!(get(Some(&map), "X"), None);
+        for garbage in [&b"NATS/1.0\r\n\xff: a\r\n\r\n"[..], b"NATS/1.0", b"", b"\r\n"] {
+            let _ = parse_block(garbage);
+        }
     }
 }

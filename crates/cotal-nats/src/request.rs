@@ -14,11 +14,9 @@ use futures_util::StreamExt as _;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, timeout};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, PROBE_SUBJECT};
 use crate::error::{Denial, NatsError, Operation};
 
-/// The broker answers this for every credential: with the account's facts, or with a refusal.
-pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// The client hands events over in a task of its own, so a denial may be seen just after a later reply.
 const DENIAL_GRACE: Duration = Duration::from_millis(5);
 

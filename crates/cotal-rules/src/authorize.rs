@@ -47,6 +47,8 @@ pub enum Verdict {
     Retired,
     /// Its owner has no ACL row: it waits.
     NoAclRow,
+    /// A leave under way may exclude it: it waits until the closed row is applied.
+    Leaving,
 }
 
 /// Judges one entry against the member's current ACL and membership.
@@ -77,7 +79,13 @@ pub fn verdict(
     } else {
         None
     };
-    denied.map_or(Verdict::Release, Verdict::Deny)
+    match denied {
+        Some(reason) => Verdict::Deny(reason),
+        None if reason == Reason::DurableChannel && dir.is_leaving(channel, member, seq) => {
+            Verdict::Leaving
+        }
+        None => Verdict::Release,
+    }
 }
 
 /// Why the member's interval does not hold the post, if it does not.

@@ -11,6 +11,19 @@ use cotal_wire::{Channel, Lifecycle};
 
 use crate::directory::{Acl, Membership};
 
+mod activation;
+mod inventory;
+mod join;
+mod leave;
+mod step;
+mod undo;
+
+pub use activation::{Activation, ActivationEnd};
+pub use inventory::{Inventory, InventoryAnswer, InventoryAsk};
+pub use join::{Join, JoinEnd};
+pub use leave::{Leave, LeaveEnd};
+pub use step::{Answer, Ask, RowWrite, Step, Stored, Target};
+
 /// What a write must find in the bucket to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
@@ -264,5 +277,7 @@ pub fn window_evicted(join_cursor: u64, stream_first_seq: u64, subjects: &[Subje
     stream_first_seq > join_cursor.saturating_add(1) || subjects.iter().any(full)
 }
 
+#[cfg(test)]
+mod steps_tests;
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,25 @@
-//! Which timer requests arm a schedule (TMR-5).
+//! Which timer requests arm a schedule (TMR-1, TMR-5).
 //!
-//! A request is an agent's word on a subject of its own; what is armed is built here from what was
+//! A request is an endpoint's word on a subject of its own; what is armed is built here from what was
 //! checked. Nothing that the requester wrote as a header ever reaches the scheduling stream.
+//!
+//! Nothing is remembered either: which generation stands is read from what the broker holds, so that
+//! a restart of the daemon forgets nothing. A message there counts only when the broker itself shows
+//! that the timer writer or a schedule put it there.
 
-use std::collections::HashMap;
+use cotal_wire::timers::{Held, LATEST_DEADLINE, Phase, SCHEDULING_PREFIX, TimerBody};
+use cotal_wire::{Space, Timer};
 
-use cotal_wire::Space;
-use cotal_wire::timers::{SCHEDULING_PREFIX, Timer, TimerBody};
-
-/// Timers whose latest generation is remembered; beyond it the oldest half is forgotten.
-const MAX_TIMERS: usize = 10_000;
+/// A request that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Which timer.
+    pub timer: Timer,
+    /// What is asked for.
+    pub body: TimerBody,
+    /// The deadline as the broker is told it.
+    schedule: String,
+}
 
 /// A schedule to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +30,10 @@ pub struct Arm {
     pub schedule: String,
     /// The subject that it fires on.
     pub target: String,
+    /// The subjects of which `last_seq` must be the newest message.
+    pub guarded: String,
+    /// The newest message of the timer that the decision was made by; 0 for none.
+    pub last_seq: u64,
 }
 
 /// Why a request arms nothing. It is ended: asking again would change nothing.
@@ -38,66 +52,112 @@ pub enum Refused {
     #[error("the body names the timer {0:?}, the subject another")]
     Disagrees(String),
     /// The deadline is no time that can be scheduled.
-    #[error("the deadline {0} is no time")]
+    #[error("the deadline {0} is not a time in milliseconds between 1970 and {LATEST_DEADLINE}")]
     Deadline(i64),
-    /// A later generation is armed already; this one is a late repeat.
-    #[error("generation {0} is older than what is armed")]
-    Stale(u64),
 }
 
-/// What was armed, so that a late repeat of an older request does not replace a newer one.
-#[derive(Debug, Default)]
-pub struct Timers {
-    armed: HashMap<Timer, (u64, u64)>,
-    clock: u64,
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// This schedule is published.
+    Arm(Arm),
+    /// The same generation is armed, or has fired: nothing changes.
+    Stands,
+    /// A later generation is armed, or has fired: nothing changes.
+    Superseded(u64),
 }
 
-impl Timers {
+impl Request {
     /// Judges one request; `headers` are the names of all of its headers.
     ///
     /// # Errors
     /// When it arms nothing.
-    pub fn judge<'a>(
-        &self,
+    pub fn read<'a>(
         space: &Space,
         subject: &str,
         headers: impl IntoIterator<Item = &'a str>,
         payload: &[u8],
-    ) -> Result<(Timer, u64, Arm), Refused> {
+    ) -> Result<Self, Refused> {
         let timer = space.parse_schedule(subject).ok_or(Refused::Subject)?;
-        let scheduling = |name: &&str| {
-            let head = name.get(..SCHEDULING_PREFIX.len());
-            head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEDULING_PREFIX))
-        };
-        if let Some(name) = headers.into_iter().find(scheduling) {
-            return Err(Refused::Header(name.to_owned()));
+        if let Some(name) = headers.into_iter().find(|name| is_scheduling(name)) {
+            return Err(Refused::Header(name.chars().take(64).collect()));
         }
         let body = TimerBody::parse(payload).map_err(|error| Refused::Body(error.to_string()))?;
         if body.v != 1 {
             return Err(Refused::Body(format!("version {} is not known", body.v)));
         }
         if body.timer_id != timer.id() {
-            return Err(Refused::Disagrees(body.timer_id));
+            return Err(Refused::Disagrees(body.timer_id.chars().take(64).collect()));
         }
-        if self.armed.get(&timer).is_some_and(|(newest, _)| body.generation < *newest) {
-            return Err(Refused::Stale(body.generation));
-        }
-        let schedule = body.schedule().filter(|_| body.deadline > 0);
-        let schedule = schedule.ok_or(Refused::Deadline(body.deadline))?;
-        let (subject, target) = (space.ept_armed(&timer), space.ept_fire(&timer));
-        Ok((timer, body.generation, Arm { subject, schedule, target }))
+        let schedule = body.schedule().ok_or(Refused::Deadline(body.deadline))?;
+        Ok(Self { timer, body, schedule })
     }
 
-    /// Notes that the broker has confirmed the schedule.
-    pub fn armed(&mut self, timer: Timer, generation: u64) {
-        self.clock += 1;
-        self.armed.insert(timer, (generation, self.clock));
-        if self.armed.len() > MAX_TIMERS {
-            let mut ages: Vec<u64> = self.armed.values().map(|(_, at)| *at).collect();
-            ages.sort_unstable();
-            let middle = ages[ages.len() / 2];
-            self.armed.retain(|_, (_, at)| *at >= middle);
+    /// Whether it makes `other`, which came before it for the same timer, pointless.
+    #[must_use]
+    pub fn supersedes(&self, other: &Self) -> bool {
+        self.body.generation > other.body.generation
+    }
+
+    /// Decides by what the broker holds of the timer.
+    #[must_use]
+    pub fn decide(&self, space: &Space, record: &Record) -> Decision {
+        match record.stands {
+            Some(stands) if stands > self.body.generation => Decision::Superseded(stands),
+            Some(stands) if stands == self.body.generation && !record.is_covered => {
+                Decision::Stands
+            }
+            _ => Decision::Arm(Arm {
+                subject: space.ept_armed(&self.timer),
+                schedule: self.schedule.clone(),
+                target: space.ept_fire(&self.timer),
+                guarded: space.ept_of(&self.timer),
+                last_seq: record.last_seq,
+            }),
         }
+    }
+}
+
+fn is_scheduling(name: &str) -> bool {
+    let head = name.get(..SCHEDULING_PREFIX.len());
+    head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEDULING_PREFIX))
+}
+
+/// What the broker holds of one timer. The newest message alone tells everything, unless it is none
+/// that [`Space::read_timer`] knows; then every message has to be noted, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The newest message.
+    last_seq: u64,
+    /// The highest generation that was armed or has fired.
+    stands: Option<u64>,
+    /// Whether that one has fired.
+    has_fired: bool,
+    /// Whether something else lies on the schedule: the broker drops a schedule that is written over.
+    is_covered: bool,
+}
+
+impl Record {
+    /// Takes in one message; says whether it is known.
+    pub fn note(&mut self, space: &Space, timer: &Timer, held: &Held<'_>) -> bool {
+        self.last_seq = self.last_seq.max(held.seq);
+        let (generation, has_fired) = match space.read_timer(held) {
+            Some((_, Phase::Armed(body))) => (body.generation, false),
+            Some((_, Phase::Fired(body))) => (body.generation, true),
+            None => {
+                self.is_covered |= !self.has_fired && held.subject == space.ept_armed(timer);
+                return false;
+            }
+        };
+        if self.stands.is_none_or(|stands| generation >= stands) {
+            self.stands = Some(generation);
+            self.has_fired = has_fired;
+            self.is_covered = false;
+        } else {
+            // A writer that does not look replaced the schedule by an older one.
+            self.is_covered |= !self.has_fired && !has_fired;
+        }
+        true
     }
 }
 
@@ -106,65 +166,123 @@ mod tests {
     use super::*;
 
     const SUBJECT: &str = "cotal.s.ept.wf.i.7.t1.schedule";
+    const ARMED: &str = "cotal.s.ept.wf.i.7.t1.armed";
+    const FIRE: &str = "cotal.s.ept.wf.i.7.t1.fire";
 
-    fn judged(timers: &Timers, headers: &[&str], body: &str) -> Result<(Timer, u64, Arm), Refused> {
-        let space = Space::parse("s").unwrap();
-        timers.judge(&space, SUBJECT, headers.iter().copied(), body.as_bytes())
+    fn space() -> Space {
+        Space::parse("s").unwrap()
+    }
+
+    fn read(headers: &[&str], body: &str) -> Result<Request, Refused> {
+        Request::read(&space(), SUBJECT, headers.iter().copied(), body.as_bytes())
     }
 
     fn body(id: &str, generation: u64, deadline: i64) -> String {
         format!(r#"{{"v":1,"timerId":"{id}","generation":{generation},"deadline":{deadline}}}"#)
     }
 
+    fn request(generation: u64) -> Request {
+        read(&[], &body("t1", generation, 1_000)).unwrap()
+    }
+
+    fn armed(seq: u64, payload: &str) -> Held<'_> {
+        let (schedule, target) = (Some("@at 1970-01-01T00:00:01Z"), Some(FIRE));
+        let payload = payload.as_bytes();
+        Held { subject: ARMED, seq, schedule, target, scheduler: None, payload }
+    }
+
+    fn fired(seq: u64, payload: &str) -> Held<'_> {
+        let (scheduler, payload) = (Some(ARMED), payload.as_bytes());
+        Held { subject: FIRE, seq, schedule: None, target: None, scheduler, payload }
+    }
+
+    fn record(held: &[Held<'_>]) -> Record {
+        let mut record = Record::default();
+        for held in held {
+            record.note(&space(), &request(1).timer, held);
+        }
+        record
+    }
+
+    fn arms(generation: u64, held: &[Held<'_>]) -> Option<u64> {
+        match request(generation).decide(&space(), &record(held)) {
+            Decision::Arm(arm) => Some(arm.last_seq),
+            _ => None,
+        }
+    }
+
     #[test]
     fn tmr_5_only_an_honest_request_arms() {
-        let timers = Timers::default();
         let good = body("t1", 1, 1_764_437_000_000);
-        let (_, generation, arm) = judged(&timers, &["Nats-Msg-Id", "x"], &good).unwrap();
-        assert_eq!(generation, 1);
-        assert_eq!(arm.subject, "cotal.s.ept.wf.i.7.t1.armed");
-        assert_eq!(arm.target, "cotal.s.ept.wf.i.7.t1.fire");
+        let honest = read(&["Nats-Msg-Id", "x"], &good).unwrap();
+        let Decision::Arm(arm) = honest.decide(&space(), &Record::default()) else {
+            panic!("nothing stands");
+        };
+        assert_eq!((arm.subject.as_str(), arm.target.as_str()), (ARMED, FIRE));
+        assert_eq!((arm.guarded.as_str(), arm.last_seq), ("cotal.s.ept.wf.i.7.t1.*", 0));
         assert_eq!(arm.schedule, "@at 2025-11-29T17:23:20Z");
         for header in
             ["Nats-Schedule", "nats-schedule-target", "NATS-SCHEDULE-TTL", "Nats-Scheduler"]
         {
-            let refused = judged(&timers, &["a", header], &good);
+            let refused = read(&["a", header], &good);
             assert_eq!(refused, Err(Refused::Header(header.to_owned())));
         }
-        assert_eq!(judged(&timers, &[], &body("t2", 1, 5)), Err(Refused::Disagrees("t2".into())));
-        for deadline in [0, -1, i64::MAX] {
-            let refused = judged(&timers, &[], &body("t1", 1, deadline));
+        assert_eq!(read(&[], &body("t2", 1, 5)), Err(Refused::Disagrees("t2".into())));
+        for deadline in [0, -1, LATEST_DEADLINE + 1, i64::MAX] {
+            let refused = read(&[], &body("t1", 1, deadline));
             assert_eq!(refused, Err(Refused::Deadline(deadline)));
         }
         let versions = good.replace(r#""v":1"#, r#""v":2"#);
         for bad in ["", "{}", "[1,\"t1\",1,5]", versions.as_str(), &good.replace('}', ",\"x\":1}")]
         {
-            assert!(matches!(judged(&timers, &[], bad), Err(Refused::Body(_))), "{bad}");
+            assert!(matches!(read(&[], bad), Err(Refused::Body(_))), "{bad}");
         }
-        let space = Space::parse("other").unwrap();
-        let foreign = timers.judge(&space, SUBJECT, [], good.as_bytes());
+        let other = Space::parse("other").unwrap();
+        let foreign = Request::read(&other, SUBJECT, [], good.as_bytes());
         assert_eq!(foreign, Err(Refused::Subject));
     }
 
     #[test]
-    fn a_late_repeat_never_replaces_a_newer_generation() {
-        let mut timers = Timers::default();
-        let (timer, generation, _) = judged(&timers, &[], &body("t1", 5, 1_000)).unwrap();
-        timers.armed(timer, generation);
-        assert_eq!(judged(&timers, &[], &body("t1", 4, 1_000)), Err(Refused::Stale(4)));
-        assert!(judged(&timers, &[], &body("t1", 5, 1_000)).is_ok(), "the same again is harmless");
-        assert!(judged(&timers, &[], &body("t1", 6, 1_000)).is_ok());
+    fn tmr_1_the_broker_tells_which_generation_stands() {
+        let five = body("t1", 5, 1_000);
+        assert_eq!(arms(1, &[]), Some(0));
+        for held in [armed(9, &five), fired(9, &five)] {
+            assert_eq!(arms(6, &[held]), Some(9), "a later one replaces it");
+            assert_eq!(arms(5, &[held]), None, "the same again changes nothing");
+            let older = request(4).decide(&space(), &record(&[held]));
+            assert_eq!(older, Decision::Superseded(5));
+        }
+        assert!(request(6).supersedes(&request(5)));
+        assert!(!request(5).supersedes(&request(5)), "the first of a generation counts");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let (mut timers, space) = (Timers::default(), Space::parse("s").unwrap());
-        for n in 0..MAX_TIMERS * 2 {
-            let subject = format!("cotal.s.ept.wf.i.7.t{n}.schedule");
-            timers.armed(space.parse_schedule(&subject).unwrap(), 1);
+    fn what_nobody_entitled_wrote_neither_arms_nor_blocks() {
+        let (five, high) = (body("t1", 5, 1_000), body("t1", 99, 1_000));
+        let plain = Held { schedule: None, ..armed(2, &high) };
+        let aimed = Held { target: Some("cotal.s.ept.wf.i.7.t2.fire"), ..armed(2, &high) };
+        let unfired = Held { scheduler: None, ..fired(2, &high) };
+        let others = Held { scheduler: Some("cotal.s.ept.x.i.7.t1.armed"), ..fired(2, &high) };
+        let (stranger, renamed) = (armed(2, "{\"seq\":1}"), body("t2", 99, 1_000));
+        for garbage in [plain, aimed, unfired, others, stranger, armed(2, &renamed)] {
+            assert_eq!(arms(1, &[garbage]), Some(2), "{garbage:?} blocks nothing");
+            assert_eq!(arms(4, &[armed(1, &five), garbage]), None, "{garbage:?}");
         }
-        assert!(timers.armed.len() <= MAX_TIMERS);
-        let last = format!("cotal.s.ept.wf.i.7.t{}.schedule", MAX_TIMERS * 2 - 1);
-        assert!(timers.armed.contains_key(&space.parse_schedule(&last).unwrap()));
+        assert_eq!(arms(5, &[armed(1, &five), plain]), Some(2), "what was written over is armed");
+        assert_eq!(arms(5, &[armed(1, &five), unfired]), None, "its schedule stands");
+        assert_eq!(arms(5, &[armed(1, &five), plain, armed(3, &five)]), None);
+        let four = body("t1", 4, 1_000);
+        assert_eq!(
+            arms(5, &[armed(1, &five), armed(2, &four)]),
+            Some(2),
+            "an older one lies on it"
+        );
+        for on_top in [plain, armed(2, &four)] {
+            assert_eq!(
+                arms(5, &[fired(1, &five), on_top]),
+                None,
+                "what has fired never fires again"
+            );
+        }
     }
 }

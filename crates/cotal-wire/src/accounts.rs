@@ -43,7 +43,7 @@ pub fn inhabited(claims: &Claims) -> Vec<String> {
 /// An account of a space. In a space of one account each of them is that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Account {
-    /// Agents and observers; it stores nothing.
+    /// Agents, workflow endpoints and observers; it stores nothing.
     Agents,
     /// What agents may write, and read-only mirrors for them; nobody's safety hangs on it.
     Shared,
@@ -113,7 +113,7 @@ impl Profile {
     #[must_use]
     pub fn account(&self) -> Account {
         match self {
-            Self::Agent(_) | Self::Observer(_) => Account::Agents,
+            Self::Agent(_) | Self::Observer(_) | Self::Workflow(_) => Account::Agents,
             Self::SharedProvisioner => Account::Shared,
             _ => Account::Durable,
         }

@@ -117,6 +117,12 @@ pub mod op {
     pub const ANYCAST_CANCEL: &str = "anycastCancel";
     /// The role requests of the caller (an addition of this project, see `docs/wire.md`).
     pub const ANYCAST_LIST: &str = "anycastList";
+    /// What the caller's store evicted before it was read (an addition of this project).
+    pub const MISSED_POSTS: &str = "missedPosts";
+    /// Whether a post of the caller is stored (an addition of this project).
+    pub const FIND_POST: &str = "findPost";
+    /// Record what came of a role request that the caller holds (an addition of this project).
+    pub const RESULT: &str = "result";
     /// Record that the caller takes a role request.
     pub const TAKE: &str = "take";
     /// Which secret store the daemon reads.
@@ -444,6 +450,15 @@ pub struct WaitingEntries {
     pub more: bool,
 }
 
+/// A component beside delivery that does not run now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Down {
+    /// Which.
+    pub component: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// Result of `deliveryStatus`: what this process has counted since it started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -470,6 +485,15 @@ pub struct DeliveryStatus {
     pub given_up: u64,
     /// Rows that were garbled when last read.
     pub garbled_rows: u64,
+    /// Timers armed.
+    #[serde(default)]
+    pub armed_timers: u64,
+    /// Timer requests ended because they may arm nothing.
+    #[serde(default)]
+    pub refused_timers: u64,
+    /// What runs beside delivery and does not run now, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down: Vec<Down>,
     /// Unread copies lost to the store's cap, by member.
     pub missed: Vec<MissedCopies>,
 }

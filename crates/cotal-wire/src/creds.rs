@@ -9,11 +9,15 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};
+use crate::ids::{ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role};
 use crate::names::Space;
 
 const MAX_CREDS: usize = 256 * 1024;
 const SIGNATURE_BYTES: usize = 64;
+
+/// The value of an observer's `rotation:` tag where no space's daemon may kick: the broker hosts several
+/// spaces, and a kick reaches all of them (EVC-5).
+pub const KICKS_ARE_THE_HOSTS: &str = "host";
 
 /// Why a text is not a usable credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -174,6 +178,15 @@ impl Claims {
         let tag = self.tag("lifecycle").ok_or(CredsError::Tag("lifecycle"))?;
         let uid = LifecycleUid::parse(tag).map_err(|_| CredsError::Tag("lifecycle"))?;
         Ok(Lifecycle::new(self.principal()?, uid))
+    }
+
+    /// The workflow endpoint it was minted for.
+    ///
+    /// # Errors
+    /// When the `endpoint:` tag is missing or malformed.
+    pub fn endpoint(&self) -> Result<EndpointName, CredsError> {
+        let tag = self.tag("endpoint").ok_or(CredsError::Tag("endpoint"))?;
+        EndpointName::parse(tag).map_err(|_| CredsError::Tag("endpoint"))
     }
 
     /// The role it holds, if any.

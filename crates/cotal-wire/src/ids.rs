@@ -22,6 +22,15 @@ pub enum IdError {
     /// A role or route token is malformed.
     #[error("{0:?} is not a role: use letters, digits, _ and -")]
     Role(String),
+    /// An endpoint's name is malformed.
+    #[error("{0:?} is not an endpoint: use letters, digits, _ and -")]
+    Endpoint(String),
+    /// A timer is malformed.
+    #[error(
+        "{0:?} is not a timer: write <endpoint>.<instanceId>.<epoch>.<timerId>, each of letters, \
+         digits, _ and -"
+    )]
+    Timer(String),
     /// A lifecycle key (`<owner>.<actor>.<uid>`) is malformed.
     #[error("not a lifecycle key: write <owner>.<actor>.<uid>")]
     Lifecycle,
@@ -280,6 +289,36 @@ impl Role {
 }
 
 impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A workflow endpoint: who asks for timers and is told when they fire.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointName(String);
+
+impl EndpointName {
+    /// Reads an endpoint's name.
+    ///
+    /// # Errors
+    /// When the text is not a route token.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        if is_route_token(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(IdError::Endpoint(text.chars().take(64).collect()))
+        }
+    }
+
+    /// The name's text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EndpointName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -15,11 +15,13 @@ mod json;
 pub mod limits;
 pub mod names;
 pub mod permissions;
+pub mod posts;
 pub mod profile;
 pub mod rows;
 pub mod streams;
 pub mod timers;
 
 pub use channel::{Channel, ChannelPattern};
-pub use ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};
+pub use ids::{ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role};
 pub use names::Space;
+pub use timers::Timer;

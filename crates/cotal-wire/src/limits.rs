@@ -20,9 +20,15 @@ pub const PER_SUBJECT: u64 = 1_000;
 pub const HISTORY: u8 = 8;
 /// Room that a post leaves for the entry wrapped around it, in bytes (`wire.md` §3).
 pub const ENTRY_HEADROOM: u64 = 16 * 1024;
+/// Largest result of a role request, in bytes of the JSON of its parts (`wire.md` §6).
+pub const MAX_RESULT: usize = 32 * 1024;
 /// Consumers allowed per stream; the broker's own default of 1,000 would cap a space.
 pub const MAX_CONSUMERS: i64 = 200_000;
 /// The CONNECT line that the broker is configured to accept, in bytes (`wire.md` §8).
 pub const MAX_CONTROL_LINE: usize = 65_536;
 /// Most principals in one `evictPrincipals` request (`wire.md` §6).
 pub const MAX_EVICT: usize = 256;
+/// Largest body of a timer request, in bytes; its four fields take a few hundred.
+pub const MAX_TIMER_REQUEST: usize = 4 * 1024;
+/// Largest timer request that is stored, in bytes: the body and as much again for headers.
+pub const MAX_TIMER_MESSAGE: i64 = 8 * 1024;

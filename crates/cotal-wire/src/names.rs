@@ -144,6 +144,24 @@ impl Space {
         format!("cotal.{self}.chat.>")
     }
 
+    /// The channels that a subscription reads, whoever posts on them; `None` when it reads none.
+    #[must_use]
+    pub fn chat_read(&self, subject: &str) -> Option<ChannelPattern> {
+        let mut rest = subject;
+        let head = [Some("cotal"), Some(self.as_str()), Some("chat"), None, None];
+        for wanted in head {
+            if rest == ">" {
+                return ChannelPattern::parse(">").ok();
+            }
+            let (token, tail) = rest.split_once('.')?;
+            if token != "*" && wanted.is_some_and(|wanted| wanted != token) {
+                return None;
+            }
+            rest = tail;
+        }
+        ChannelPattern::parse(rest).ok()
+    }
+
     /// Reads a post's subject: its sender and channel.
     #[must_use]
     pub fn parse_chat(&self, subject: &str) -> Option<(Principal, Channel)> {

@@ -2,7 +2,7 @@
 
 use crate::accounts::{Account, Topology};
 use crate::channel::ChannelPattern;
-use crate::ids::{ConnId, Lifecycle, Principal, Role};
+use crate::ids::{ConnId, EndpointName, Lifecycle, Principal, Role};
 use crate::names::{
     ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, FORWARDED_REPLIES,
     JS_FLOW, JS_INFO, READER, SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
@@ -41,6 +41,8 @@ pub enum Profile {
     Provisioner,
     /// The same in the shared account of a space of three.
     SharedProvisioner,
+    /// A workflow endpoint: asks for its own timers and reads when they fire.
+    Workflow(EndpointName),
     /// Reads all channel traffic.
     Observer(Principal),
     /// Reads all traffic.
@@ -57,6 +59,11 @@ pub enum SystemProfile {
     },
     /// Kicks connections, broker-wide.
     ConnectionEvictor,
+    /// Kicks connections of one server; one-shot, for a host's kick (EVC-5).
+    Kick {
+        /// The server's id.
+        server: String,
+    },
     /// Pushes account JWTs; one-shot.
     ClaimsPusher,
 }
@@ -73,6 +80,7 @@ impl Profile {
             Self::Operator(_) => "operator",
             Self::Provisioner => "provisioner",
             Self::SharedProvisioner => "shared-provisioner",
+            Self::Workflow(_) => "workflow",
             Self::Observer(_) => "observer",
             Self::Admin(_) => "admin",
         }
@@ -85,6 +93,7 @@ impl Profile {
         match self {
             Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
             Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
+            Self::Workflow(_) => Some(30 * 24 * HOUR),
             Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner => Some(10 * 60),
         }
     }
@@ -101,6 +110,7 @@ impl Profile {
             Self::Operator(own) => grant.operator(own),
             Self::Provisioner => grant.provisioner(),
             Self::SharedProvisioner => grant.shared_provisioner(),
+            Self::Workflow(endpoint) => grant.workflow(endpoint),
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
         }
@@ -115,6 +125,7 @@ impl SystemProfile {
         match self {
             Self::MembershipObserver { .. } => "membership-observer",
             Self::ConnectionEvictor => "connection-evictor",
+            Self::Kick { .. } => "kick",
             Self::ClaimsPusher => "claims-pusher",
         }
     }
@@ -125,6 +136,7 @@ impl SystemProfile {
         match self {
             Self::MembershipObserver { .. } | Self::ConnectionEvictor => 30 * 24 * HOUR,
             Self::ClaimsPusher => 5 * 60,
+            Self::Kick { .. } => 60,
         }
     }
 
@@ -143,6 +155,7 @@ impl SystemProfile {
                 }
             }
             Self::ConnectionEvictor => publish.push(sys::kick("*")),
+            Self::Kick { server } => publish.push(sys::kick(server)),
             Self::ClaimsPusher => publish.push(SYS_CLAIMS_UPDATE.to_owned()),
         }
         Permissions { pub_allow: publish, sub_allow: sub, ..Permissions::default() }
@@ -356,6 +369,7 @@ impl<'a> Grant<'a> {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
             self.api(&format!("STREAM.MSG.DELETE.{stream}"));
         }
+        self.api(&format!("STREAM.MSG.GET.{}", space.ept_stream()));
     }
 
     fn membership_rw(&mut self) {
@@ -393,10 +407,17 @@ impl<'a> Grant<'a> {
         for config in space.stream_configs(0, false) {
             self.stream_info(&config.name);
         }
-        for stream in [space.inbox_stream(), space.dlv_stream()] {
+        let (requests, timers) = (space.ept_req_stream(), space.ept_stream());
+        for stream in [space.inbox_stream(), space.dlv_stream(), requests, timers] {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
         }
         self.calls(space.live(DELIVERY, own));
+    }
+
+    fn workflow(&mut self, endpoint: &EndpointName) {
+        let space = self.space;
+        self.publish.push(space.ept_endpoint(endpoint, "schedule"));
+        self.pull(&space.ept_stream(), &space.ept_consumer(endpoint));
     }
 
     fn provisioner(&mut self) {

@@ -3,10 +3,13 @@
 //! A value that is not exactly a row of its bucket is no row: unknown fields, missing fields and
 //! fields that disagree with the key are refused, so that a stored `PubAck` never grants anything.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, ChannelPattern, any_covers};
+use crate::envelope::Part;
 use crate::ids::{Lifecycle, LifecycleUid, Principal, Role};
 use crate::json::object;
 use crate::limits::{MAX_ACL_PATTERNS, MAX_ROW};
@@ -72,6 +75,23 @@ impl ChannelConfig {
     pub fn parse(value: &[u8]) -> Result<Self, RowError> {
         strict(value)
     }
+}
+
+/// Reads a span such as `24h`: a number and one of `ms`, `s`, `m`, `h`, `d`.
+#[must_use]
+pub fn span(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(unit_ms).map(Duration::from_millis)
 }
 
 /// The one resolver of a channel's class: the channel's own, else the space's, else durable
@@ -226,16 +246,54 @@ impl LeaseRow {
     }
 }
 
+/// A heartbeat of the feed that is older than this, in milliseconds, says that the feed is stale.
+pub const FEED_STALE_AFTER_MS: i64 = 30_000;
+
 /// A row of the derived membership feed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FeedRow {
     /// Live subscriptions.
     pub live: Vec<ChannelPattern>,
+    /// Live subscriptions beyond those.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
     /// Durable memberships.
     pub durable: Vec<Channel>,
     /// When it was seen, Unix milliseconds.
     pub observed_at: i64,
+}
+
+impl FeedRow {
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// When the value is not exactly a row.
+    pub fn parse(value: &[u8]) -> Result<Self, RowError> {
+        strict(value)
+    }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The feed's heartbeat: everything it shows is as of this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FeedBeat {
+    /// When, Unix milliseconds.
+    pub observed_at: i64,
+}
+
+impl FeedBeat {
+    /// Reads a heartbeat.
+    ///
+    /// # Errors
+    /// When the value is not exactly one.
+    pub fn parse(value: &[u8]) -> Result<Self, RowError> {
+        strict(value)
+    }
 }
 
 /// Where a role request stands once the daemon has recorded it.
@@ -275,9 +333,51 @@ pub struct RequestRow {
     /// When the request left the queue, Unix milliseconds; 0 while it is there.
     #[serde(default)]
     pub gone: i64,
+    /// What its holder said came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RequestResult>,
+}
+
+/// What came of a role request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It cannot be done; nobody tries it again.
+    Failed,
+    /// Its holder gave it back; some holder gets it again.
+    Returned,
+}
+
+impl Outcome {
+    /// Whether nobody works on the request any more.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != Self::Returned
+    }
+}
+
+/// What came of a role request, as its holder says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestResult {
+    /// Done, failed or given back.
+    pub outcome: Outcome,
+    /// What its sender is to read.
+    pub parts: Vec<Part>,
+    /// When, Unix milliseconds.
+    pub at: i64,
 }
 
 impl RequestRow {
+    /// Whether its holder has said that nobody need work on it any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.result.as_ref().is_some_and(|result| result.outcome.is_final())
+    }
+
     /// Reads the record found under `seq`.
     ///
     /// # Errors
@@ -419,6 +519,8 @@ mod tests {
             assert!(AclRow::parse(garbage).is_err());
             assert!(LeaseRow::parse(garbage).is_err());
             assert!(RequestRow::parse(garbage, 1).is_err());
+            assert!(FeedRow::parse(garbage).is_err());
+            assert!(FeedBeat::parse(garbage).is_err());
             assert!(DeadRow::parse(garbage, 1).is_err());
             assert!(PresenceRow::parse(garbage, &bob().principal).is_err());
             assert!(garbage == b"{}" || ChannelConfig::parse(garbage).is_err());

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
-use crate::ids::{Lifecycle, Role};
-use crate::limits::{ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, PER_SUBJECT};
+use crate::ids::{EndpointName, Lifecycle, Role};
+use crate::limits::{ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT};
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
 const SECOND: u64 = 1_000_000_000;
@@ -173,7 +173,10 @@ impl Space {
             },
             store(self.inbox_stream(), self.dinbox_all()),
             store(self.dlv_stream(), self.dlv_all()),
-            base(self.ept_req_stream(), vec![self.ept_all("schedule")]),
+            StreamConfig {
+                max_msg_size: MAX_TIMER_MESSAGE,
+                ..base(self.ept_req_stream(), vec![self.ept_all("schedule")])
+            },
             StreamConfig {
                 allow_msg_schedules: true,
                 ..base(self.ept_stream(), vec![self.ept_all("armed"), self.ept_all("fire")])
@@ -279,10 +282,20 @@ impl Space {
         }
     }
 
-    /// The timer writer's.
+    /// The timer writer's. A request waits for nobody, so what a crashed daemon had pulled comes
+    /// back after seconds.
     #[must_use]
     pub fn timer_writer_config(&self) -> ConsumerConfig {
-        explicit(TIMER_WRITER.into(), self.ept_all("schedule"))
+        ConsumerConfig {
+            ack_wait: Some(5 * SECOND),
+            ..explicit(TIMER_WRITER.into(), self.ept_all("schedule"))
+        }
+    }
+
+    /// An endpoint's consumer of its fired timers; made at provisioning, bound by the endpoint.
+    #[must_use]
+    pub fn ept_config(&self, endpoint: &EndpointName) -> ConsumerConfig {
+        explicit(self.ept_consumer(endpoint), self.ept_endpoint(endpoint, "fire"))
     }
 
     /// A lifecycle's delivery consumer; made at provisioning, bound by the agent.

@@ -25,6 +25,22 @@ pub enum LockError {
         /// The process that holds it, as far as it has said so.
         holder: Option<u32>,
     },
+    /// A process that runs holds the lock for as long as it lives.
+    #[error(
+        "{who} runs on this root already, and holds {path}: `cotal down` stops what runs here",
+        who = holder.map_or(
+            "a process that cannot be seen from here (another container's, or another user's)"
+                .to_owned(),
+            |pid| format!("process {pid}")
+        ),
+        path = path.display()
+    )]
+    Runs {
+        /// The lock file.
+        path: PathBuf,
+        /// The process, where it can be seen.
+        holder: Option<u32>,
+    },
     /// The operating system refused.
     #[error("cannot lock {path}: {source}", path = path.display())]
     Io {
@@ -79,6 +95,25 @@ impl Reservation {
         }
     }
 
+    /// Whether a process holds the reservation, and which, as far as it has said so. A look never
+    /// keeps anybody from taking it: where the file is free, it is let go within microseconds.
+    ///
+    /// # Errors
+    /// When the lock file cannot be opened or asked.
+    pub fn held(path: &Path) -> Result<Option<Option<u32>>, LockError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut file = open(path)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut file))),
+            Err(TryLockError::Error(source)) => {
+                Err(LockError::Io { path: path.to_owned(), source })
+            }
+        }
+    }
+
     /// Takes the reservation once its holder is done. Blocks the calling thread.
     ///
     /// # Errors
@@ -126,7 +161,9 @@ mod tests {
         let refused = Reservation::try_acquire(&path).unwrap_err();
         let me = format!("process {}", std::process::id());
         assert!(refused.to_string().contains(&me), "{refused}");
+        assert_eq!(Reservation::held(&path).unwrap(), Some(Some(std::process::id())));
         drop(held);
+        assert_eq!(Reservation::held(&path).unwrap(), None);
         Reservation::try_acquire(&path).unwrap();
     }
 

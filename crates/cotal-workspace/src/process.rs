@@ -1,6 +1,7 @@
 //! What can be known about another process without its help.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -48,6 +49,17 @@ pub fn command_line(pid: u32) -> Option<Vec<String>> {
         return None;
     }
     Some(text.split(|b| *b == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect())
+}
+
+/// A process that has a file below `dir` open, as far as this user may look at the others.
+#[must_use]
+pub fn with_open_file_below(dir: &Path) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find(|pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file.starts_with(dir))
+    })
 }
 
 /// State and start time of `/proc/<pid>/stat`. The program's name stands in parentheses and may
@@ -104,6 +116,18 @@ pub(crate) mod tests {
         }
         assert!(!is_alive(pid));
         assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn who_has_a_file_below_a_directory_open_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().canonicalize().unwrap().join("jetstream");
+        fs::create_dir(&below).unwrap();
+        assert_eq!(with_open_file_below(&below), None);
+        let file = fs::File::create(below.join("1.blk")).unwrap();
+        assert_eq!(with_open_file_below(&below), Some(std::process::id()));
+        drop(file);
+        assert_eq!(with_open_file_below(&below), None);
     }
 
     #[test]

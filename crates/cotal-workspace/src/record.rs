@@ -1,14 +1,18 @@
 //! Pid records: which process serves a space, and how far to believe it (LIF-11).
 //!
-//! The `.pid` file holds the bare number, so `kill $(cat …)` works. Beside it stands a guard: the
-//! lock under which records change, holding the number again with the moment its process
-//! started. A record is disbelieved only on proof; whatever cannot be read proves nothing.
+//! The `.pid` file holds the bare number, so `kill $(cat …)` works. Beside it stand the moment at
+//! which its process started, the lock under which records change, and the lock that the process
+//! itself holds for as long as it lives ([`crate::identity`]). A record is disbelieved only on
+//! proof; whatever cannot be read proves nothing. A process whose record is missing or damaged is
+//! found by its lock.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use cotal_wire::Space;
 
 use crate::files::{self, FileError, Privacy};
+use crate::identity;
 use crate::lock::{FileLock, LockError};
 use crate::process::{self, Birth};
 
@@ -72,6 +76,9 @@ pub enum Stale {
     /// The process is another program, or the component of another space.
     #[error("process {0} is another program")]
     OtherProgram(u32),
+    /// The process is the component of another root: the record was copied.
+    #[error("process {0} runs on another root")]
+    OtherRoot(u32),
 }
 
 /// The pid record of one component of one space.
@@ -93,6 +100,29 @@ impl PidFile {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The lock that the component's process holds for as long as it lives.
+    #[must_use]
+    pub fn run_lock(&self) -> PathBuf {
+        self.path.with_extension("run.lock")
+    }
+
+    /// The component's processes on this root: the recorded one first, if it is believed, then every
+    /// other one that holds the lock.
+    ///
+    /// # Errors
+    /// When the record cannot be read and no process holds the lock.
+    pub fn processes(&self) -> Result<Vec<u32>, RecordError> {
+        let holders = identity::holders(&self.run_lock());
+        let recorded = match self.verify() {
+            Ok(RecordState::Live { pid }) => Some(pid),
+            Ok(_) => None,
+            Err(_) if !holders.is_empty() => None,
+            Err(error) => return Err(error),
+        };
+        let others = holders.into_iter().filter(|pid| Some(*pid) != recorded);
+        Ok(recorded.into_iter().chain(others).collect())
     }
 
     /// Records `pid`; a daemon does this about itself once it holds the lease.
@@ -144,7 +174,7 @@ impl PidFile {
     pub fn remove_if_foreign(&self) -> Result<bool, RecordError> {
         let _held = FileLock::exclusive(&self.lock_path())?;
         match self.verify()? {
-            RecordState::Stale(Stale::Garbled | Stale::OtherProgram(_)) => {
+            RecordState::Stale(Stale::Garbled | Stale::OtherProgram(_) | Stale::OtherRoot(_)) => {
                 self.clear().map(|()| true)
             }
             RecordState::Stale(Stale::Gone(_) | Stale::Reused(_))
@@ -171,17 +201,46 @@ impl PidFile {
         {
             return Ok(RecordState::Stale(Stale::Reused(pid)));
         }
-        let command_line = process::command_line(pid);
-        if command_line.is_some_and(|args| !names(&args, self.component, &self.space)) {
+        let Some(args) = process::command_line(pid) else {
+            return Ok(RecordState::Live { pid });
+        };
+        if !names(&args, self.component, &self.space) {
             return Ok(RecordState::Stale(Stale::OtherProgram(pid)));
+        }
+        if self.is_of_another_root(pid, &args) {
+            return Ok(RecordState::Stale(Stale::OtherRoot(pid)));
         }
         Ok(RecordState::Live { pid })
     }
 
+    /// Whether a process of the component provably runs on another root than this record's: it holds
+    /// the lock of another one, or it holds none and its command line names another root.
+    fn is_of_another_root(&self, pid: u32, args: &[String]) -> bool {
+        if identity::holds(pid, &self.run_lock()) == Some(true) {
+            return false;
+        }
+        if identity::held_by(pid).is_some() {
+            return true;
+        }
+        let own = self.path.parent().and_then(Path::parent).map(Path::canonicalize);
+        // A path that leads nowhere, or is relative to a place that nobody knows, proves nothing.
+        let named = named(args, "--root").map(Path::new).filter(|path| path.is_absolute());
+        match (own, named.map(Path::canonicalize)) {
+            (Some(Ok(own)), Some(Ok(named))) => own != named,
+            _ => false,
+        }
+    }
+
     /// `None`: no record; `Some(None)`: a record without a number.
     fn recorded(&self) -> Result<Option<Option<u32>>, FileError> {
-        let text = files::read(&self.path)?;
-        Ok(text.map(|t| t.trim().parse().ok().filter(|pid| *pid != 0)))
+        match files::read(&self.path) {
+            Ok(text) => Ok(text.map(|t| t.trim().parse().ok().filter(|pid| *pid != 0))),
+            // What is no text holds no number either.
+            Err(FileError::Io { source, .. }) if source.kind() == ErrorKind::InvalidData => {
+                Ok(Some(None))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The birth written with this record; that of another number says nothing about this one.
@@ -224,17 +283,19 @@ fn names(args: &[String], component: Component, space: &Space) -> bool {
     if after.iter().any(|arg| arg == "--spaces" || arg.starts_with("--spaces=")) {
         return false;
     }
-    named_space(after).is_none_or(|named| Space::from_name(named).as_ref() == Ok(space))
+    named(after, "--space").is_none_or(|named| Space::from_name(named).as_ref() == Ok(space))
 }
 
 fn is_cotal(arg: &str) -> bool {
     Path::new(arg).file_name().is_some_and(|name| name.to_string_lossy().starts_with("cotal"))
 }
 
-fn named_space(args: &[String]) -> Option<&str> {
-    let at = args.iter().position(|arg| arg == "--space");
+/// The value of an option on a command line.
+fn named<'a>(args: &'a [String], option: &str) -> Option<&'a str> {
+    let at = args.iter().position(|arg| arg == option);
     let next = at.and_then(|i| args.get(i + 1)).map(String::as_str);
-    next.or_else(|| args.iter().find_map(|arg| arg.strip_prefix("--space=")))
+    let joined = |arg: &'a String| arg.strip_prefix(option)?.strip_prefix('=');
+    next.or_else(|| args.iter().find_map(joined))
 }
 
 #[cfg(test)]
@@ -243,6 +304,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+    use crate::{Identity, Share};
 
     struct Running(Child);
 
@@ -251,7 +313,17 @@ mod tests {
         fn with(args: &[&str]) -> Self {
             let mut command = Command::new("sh");
             command.arg0(args[0]).args(["-c", "read _"]).args(&args[1..]);
-            let running = Self(command.stdin(std::process::Stdio::piped()).spawn().unwrap());
+            let stdin = std::process::Stdio::piped();
+            let running = Self(command.stdin(stdin).spawn().unwrap());
+            process::tests::wait_for_command_line(running.pid());
+            running
+        }
+
+        /// The same, with a lock on its standard input.
+        fn locked(args: &[&str], stdin: std::fs::File) -> Self {
+            let mut command = Command::new("sh");
+            command.arg0(args[0]).args(["-c", "kill -STOP $$"]).args(&args[1..]);
+            let running = Self(command.stdin(stdin).spawn().unwrap());
             process::tests::wait_for_command_line(running.pid());
             running
         }
@@ -375,6 +447,32 @@ mod tests {
         }
         file.write(nameless.pid()).unwrap();
         assert_eq!(file.verify().unwrap(), RecordState::Live { pid: nameless.pid() });
+    }
+
+    #[test]
+    fn lif_11_a_process_of_another_root_is_not_believed_and_the_own_one_is_found_without_a_record()
+    {
+        let (dir, file) = record();
+        let other = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().parent().unwrap(), other.path());
+        for (root, wanted) in [(here, true), (there, false), (Path::new("/nowhere/at/all"), true)] {
+            let root = root.to_str().unwrap();
+            let daemon = Running::with(&["cotal", "deliver", "--root", root]);
+            file.write(daemon.pid()).unwrap();
+            let live = file.verify().unwrap() == RecordState::Live { pid: daemon.pid() };
+            assert_eq!(live, wanted, "{root}");
+        }
+        let lock = |path: &Path| Identity::take(path, Share::Together).unwrap().into_stdin();
+        let copied = other.path().join("delivery.main.run.lock");
+        let copied = Running::locked(&["cotal", "deliver"], lock(&copied));
+        file.write(copied.pid()).unwrap();
+        let wanted = RecordState::Stale(Stale::OtherRoot(copied.pid()));
+        assert_eq!(file.verify().unwrap(), wanted);
+        assert!(file.processes().unwrap().is_empty());
+        let own = Running::locked(&["cotal", "deliver"], lock(&file.run_lock()));
+        assert_eq!(file.processes().unwrap(), [own.pid()]);
+        file.write(own.pid()).unwrap();
+        assert_eq!(file.processes().unwrap(), [own.pid()]);
     }
 
     #[test]

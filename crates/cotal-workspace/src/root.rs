@@ -228,6 +228,12 @@ impl Root {
         self.broker_dir().join("nats-server.pid")
     }
 
+    /// `broker/nats-server.run.lock`: held by the broker for as long as it lives.
+    #[must_use]
+    pub fn broker_run_lock(&self) -> PathBuf {
+        self.broker_dir().join("nats-server.run.lock")
+    }
+
     /// `broker/nats-server.log`.
     #[must_use]
     pub fn broker_log(&self) -> PathBuf {
@@ -238,13 +244,6 @@ impl Root {
     #[must_use]
     pub fn delivery_pid(&self, segment: &Segment) -> PathBuf {
         self.dot_dir().join(format!("delivery.{segment}.pid"))
-    }
-
-    /// `delivery.<seg>.launched.pid`: the daemon that a launcher started and that may not hold the
-    /// lease yet.
-    #[must_use]
-    pub fn delivery_launched_pid(&self, segment: &Segment) -> PathBuf {
-        self.dot_dir().join(format!("delivery.{segment}.launched.pid"))
     }
 
     /// `auth/<seg>/delivery.seed`: the daemon's key while its credential is taken away (CRD-7).
@@ -263,6 +262,24 @@ impl Root {
     #[must_use]
     pub fn delivery_stop_lock(&self, segment: &Segment) -> PathBuf {
         self.dot_dir().join(format!("delivery.{segment}.stop.lock"))
+    }
+
+    /// `host.json`: what the multi-space host of this root last said of its lanes.
+    #[must_use]
+    pub fn host_file(&self) -> PathBuf {
+        self.dot_dir().join("host.json")
+    }
+
+    /// `host.lock`: held for as long as a multi-space host runs on this root.
+    #[must_use]
+    pub fn host_lock(&self) -> PathBuf {
+        self.dot_dir().join("host.lock")
+    }
+
+    /// `host.log`.
+    #[must_use]
+    pub fn host_log(&self) -> PathBuf {
+        self.dot_dir().join("host.log")
     }
 
     /// `manager.<seg>.pid`.
@@ -301,7 +318,7 @@ impl Root {
         self.dot_dir().join(format!("manager.{segment}.log"))
     }
 
-    /// The spaces of which a process was recorded on this root, whatever `mesh.json` lists.
+    /// The spaces of which a process has run on this root, whatever `mesh.json` lists.
     ///
     /// # Errors
     /// When `.cotal/` cannot be read.
@@ -322,12 +339,12 @@ impl Root {
     }
 }
 
-/// The space in the name of a pid record. A segment holds no dot, and that of a space is its name.
+/// The space in the name of a pid record, or of the lock of the process that it is about. A segment holds no dot, and that of a space is its name.
 fn space_of_record(file: &str) -> Option<Space> {
     let (component, rest) = file.split_once('.')?;
     let (segment, kind) = rest.split_once('.')?;
     match (component, kind) {
-        ("delivery", "pid" | "launched.pid") | ("manager", "pid") => Space::parse(segment).ok(),
+        ("delivery" | "manager", "pid" | "run.lock") => Space::parse(segment).ok(),
         _ => None,
     }
 }
@@ -389,13 +406,13 @@ mod tests {
         let segment = |space: &str| Segment::from(&Space::parse(space).unwrap());
         for file in [
             root.delivery_pid(&segment("a")),
-            root.delivery_launched_pid(&segment("b-1")),
+            root.dot_dir().join("delivery.b-1.run.lock"),
             root.manager_pid(&segment("launched")),
             root.delivery_log(&segment("log")),
             root.manager_lock(&segment("lock")),
             root.dot_dir().join("delivery.birth.pid.birth"),
             root.dot_dir().join("delivery.locked.pid.lock"),
-            root.dot_dir().join("manager.run.launched.pid"),
+            root.dot_dir().join("manager.stop.stop.lock"),
             root.dot_dir().join("delivery.a%2Fb.pid"),
             root.dot_dir().join("other.c.pid"),
         ] {
@@ -420,6 +437,7 @@ mod tests {
             root.broker_resolver(),
             root.broker_jetstream(),
             root.broker_pid(),
+            root.broker_run_lock(),
             root.broker_log(),
         ]);
         for space in ["auth", "broker", "agents", "mesh", "resolver", "delivery"] {
@@ -429,7 +447,6 @@ mod tests {
                 root.creds_file(&seg, "delivery"),
                 root.agent_creds(&seg, &agent),
                 root.delivery_pid(&seg),
-                root.delivery_launched_pid(&seg),
                 root.delivery_seed(&seg),
                 root.delivery_log(&seg),
                 root.manager_pid(&seg),

@@ -1,10 +1,8 @@
 //! The command tree. What a command does is in its own file below `commands`.
 
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
 
-use clap::{Parser, Subcommand, ValueEnum};
-use cotal_wire::Space;
-
+use crate::args::Global;
 use crate::commands;
 use crate::exit::Exit;
 
@@ -24,80 +22,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Options of every command.
-#[derive(Debug, clap::Args)]
-pub struct Global {
-    /// The workspace root; else the nearest directory with .cotal/ at or above this one.
-    #[arg(long, global = true, value_name = "DIR")]
-    pub root: Option<PathBuf>,
-    /// How logs are written to standard error.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FORMAT",
-        default_value = "human",
-        env = "COTAL_LOG_FORMAT"
-    )]
-    pub log_format: LogFormat,
-}
-
-/// How logs look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Human,
-    /// One JSON object a line.
-    Json,
-}
-
-impl LogFormat {
-    /// The option's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Human => "human",
-            Self::Json => "json",
-        }
-    }
-}
-
-/// Which mesh a command speaks to.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct MeshArgs {
-    /// The space; else the first one of the root.
-    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = space)]
-    pub space: Option<Space>,
-    /// The broker's URL; else the one recorded for the space.
-    #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
-}
-
-/// How long credentials live that are minted or renewed; for drills and tests.
-#[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub struct LifetimeArg {
-    /// Seconds that the daemon's and the manager's credentials live, instead of a day.
-    #[arg(
-        long,
-        hide = true,
-        value_name = "SECONDS",
-        env = "COTAL_CREDENTIAL_LIFETIME",
-        value_parser = clap::value_parser!(i64).range(4..)
-    )]
-    pub credential_lifetime: Option<i64>,
-}
-
-/// Whether a command answers in JSON.
-#[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub struct JsonArg {
-    /// Print JSON on standard output.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Reads a space; other characters map to `_`, as in every Cotal client.
-pub fn space(text: &str) -> Result<Space, String> {
-    Space::from_name(text).map_err(|e| e.to_string())
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -107,6 +31,10 @@ pub enum Command {
     Down(commands::down::Args),
     /// Run the delivery daemon of a space.
     Deliver(commands::deliver::Args),
+    /// Provision the root of a delivery host, such as a standby.
+    Host(commands::host::Args),
+    /// Mint one credential that a delivery host runs on.
+    Mint(commands::mint::Args),
     /// Run the manager of a space: it renews what the daemon runs on.
     Manage(commands::manage::Args),
     /// Show what runs, who is there and what was missed.
@@ -121,8 +49,10 @@ pub enum Command {
     Agent(commands::agent::Args),
     /// Configure or list channels.
     Channel(commands::channel::Args),
-    /// List the durable members of a channel.
+    /// List the durable members of a channel and who reads it live.
     Members(commands::members::Args),
+    /// List who is there and which channels each reads.
+    Who(commands::who::Args),
     /// List what waits, for whom, how old, and why.
     Pending(commands::pending::Args),
     /// List entries that are parked or were given up.
@@ -141,6 +71,8 @@ pub enum Command {
     Request(commands::request::Args),
     /// Work off the requests of a role.
     Serve(commands::serve::Args),
+    /// Set, list, cancel and await timers of workflow endpoints.
+    Timer(commands::timer::Args),
     /// Join a channel.
     Join(commands::join::Args),
     /// Leave a channel.

@@ -14,7 +14,7 @@ use cotal_workspace::{
     FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, SecretKey, SecretKind, SecretStore,
 };
 
-use crate::cli::{Global, LogFormat, MeshArgs};
+use crate::args::{Global, LogFormat, MeshArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -86,6 +86,17 @@ impl Context {
             Some(dir) => Root::at(dir),
             None => Root::find(working_directory()?),
         };
+        found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
+    }
+
+    /// What `--root` names.
+    pub fn root_flag(&self) -> Option<&Path> {
+        self.root_flag.as_deref()
+    }
+
+    /// The nearest root at or above the working directory, whatever `--root` names.
+    pub fn root_here(&self) -> anyhow::Result<Root> {
+        let found = Root::find(working_directory()?);
         found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
     }
 

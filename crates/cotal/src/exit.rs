@@ -10,6 +10,7 @@ use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
 use cotal_workspace::RootError;
 use cotal_workspace::lock::LockError;
+use cotal_workspace::manifest::ManifestError;
 
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,8 +120,13 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<LaneError>() {
         return of_lane(error);
     }
-    if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
+    if let Some(LockError::Held { .. } | LockError::Runs { .. }) = cause.downcast_ref() {
         return Some(Exit::Conflict);
+    }
+    match cause.downcast_ref() {
+        Some(ManifestError::Malformed { .. }) => return Some(Exit::Usage),
+        Some(ManifestError::Absent(_)) => return Some(Exit::Absent),
+        _ => {}
     }
     if let Some(RootError::NotFound(_) | RootError::NotARoot(_)) = cause.downcast_ref() {
         return Some(Exit::Absent);
@@ -153,7 +159,10 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         | ManagerError::OtherStore { .. }
         | ManagerError::Renewed(_)
         | ManagerError::Ambiguous { .. }
-        | ManagerError::Lock(LockError::Held { .. }) => Some(Exit::Conflict),
+        | ManagerError::StoreHeld { .. }
+        | ManagerError::Lock(LockError::Held { .. } | LockError::Runs { .. }) => {
+            Some(Exit::Conflict)
+        }
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }

@@ -12,7 +12,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use crate::cli::LogFormat;
+use crate::args::LogFormat;
 use crate::exit::{Exit, Failure};
 
 /// Chooses what is logged; the syntax is that of `RUST_LOG`.

@@ -9,9 +9,11 @@
     reason = "a binary has no outside: `pub` says what a module offers to the others"
 )]
 
+mod args;
 mod cli;
 mod commands;
 mod context;
+mod dispatch;
 mod exit;
 mod logging;
 mod notify;
@@ -68,7 +70,7 @@ fn run(cli: Cli, ctx: &Context) -> anyhow::Result<Exit> {
     // costs a fifth more time per copy, for moving work between the two.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let exit = runtime.block_on(Box::pin(commands::run(cli.command, ctx)));
+    let exit = runtime.block_on(Box::pin(dispatch::run(cli.command, ctx)));
     // A thread that still reads standard input must not keep a finished command alive.
     runtime.shutdown_background();
     exit

@@ -14,7 +14,8 @@ use rustix::process::Signal;
 
 use super::bounded::until;
 use super::mesh::Mesh;
-use super::{build, processes, say};
+use super::stage::say;
+use super::{built, processes};
 
 const TEAM: &str = "team.soak";
 /// Less than the 1,000 that a store keeps of a member, by far.
@@ -29,7 +30,7 @@ const EXPIRED: [&str; 3] = ["expired", "awaiting proved renewal", "due and not r
 /// How long, and on what.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Use this binary instead of building the release binary.
+    /// Use this binary instead of building one.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// How long it lasts, in seconds.
@@ -53,7 +54,7 @@ const DISTURBANCES: [(&str, &str, Signal); 5] = [
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cotal = match &args.binary {
         Some(path) => std::path::absolute(path)?,
-        None => build()?,
+        None => built()?,
     };
     let mut mesh = Mesh::new(&cotal)?;
     mesh.set_env("COTAL_CREDENTIAL_LIFETIME", &args.lifetime.to_string());

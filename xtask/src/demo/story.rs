@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::bounded::until;
 use super::mesh::{Mesh, Message};
-use super::{Clock, processes, say};
+use super::processes;
+use super::stage::{Clock, say};
 
 const TEAM: &str = "team.backend";
 const CHAT: &str = "team.chat";

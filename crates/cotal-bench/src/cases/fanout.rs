@@ -3,10 +3,10 @@
 use cotal_wire::Channel;
 
 use super::{SHORT, limit_round, product_round};
-use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Ground, Mesh, fresh_members};
 use crate::report::{Case, Report};
+use crate::setup::Setup;
 
 /// The ratio that is demanded.
 const GOAL: f64 = 0.7;

@@ -3,10 +3,10 @@
 use cotal_wire::Channel;
 
 use super::{SHORT, product_round};
-use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Mesh, fresh_members};
 use crate::report::{Case, Report};
+use crate::setup::Setup;
 
 /// Cost per copy may rise by 15 %.
 const GOAL: f64 = 1.0 / 1.15;

@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{POST, POSTER, post_id};
-use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Ground, Mesh, fresh_members, post_body, unix_nanos};
 use crate::report::{Case, Report, quantile};
+use crate::setup::Setup;
 
 /// Members of the channel.
 const MEMBERS: usize = 10;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use cotal_wire::{Channel, Lifecycle};
 
-use crate::Setup;
 use crate::daemon::Daemon;
 use crate::mesh::{Mesh, fresh_members};
 use crate::report::{Case, Report};
+use crate::setup::Setup;
 
 /// Members of the space, and on how many channels each is.
 const MEMBERS: usize = 10_000;

@@ -2,8 +2,13 @@
 
 mod control;
 mod delivery;
+mod input;
 mod join;
 mod plane;
 mod requests;
+mod results;
 mod send;
 mod support;
+mod told;
+mod timers;
+mod wanted;

@@ -4,21 +4,25 @@
 //! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
 //! kick and for nothing else.
 
+pub(crate) mod kick_authority;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, Message, NatsError, TlsMode};
+use cotal_nats::{ConnectOptions, Connection, CredsSource, Message, NatsError, TlsMode};
 use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::names::{SYS_PING, sys};
 use cotal_wire::{Principal, Role, Space};
-use cotal_workspace::{SecretKind, SecretStore};
+use cotal_workspace::{Secret, SecretKind, SecretStore};
 use serde::Deserialize;
 use serde_json::json;
 use tracing::{info, warn};
 
 use crate::credentials::{self, CredentialError};
+use crate::lane::options::LaneOptions;
+use kick_authority::{KickAuthority, Kicks};
 
 /// How long servers may take to answer one question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -42,6 +46,15 @@ pub(crate) enum ScanError {
     Credential(#[from] CredentialError),
     #[error("the {what} cannot be used: {source}")]
     Broker { what: &'static str, source: NatsError },
+    #[error(
+        "{stay} connections stay and nobody may kick them here: the broker hosts several spaces, so \
+         only a host (`cotal deliver --spaces`) kicks, on a root that retained the system account's seed"
+    )]
+    NobodyKicks { stay: usize },
+    #[error("the host cannot sign what it kicks with: {0}")]
+    NotSigned(String),
+    #[error("the host kicks nothing, because its own census of the account is not complete: {0}")]
+    HostCensus(String),
 }
 
 /// What one scan saw.
@@ -56,10 +69,21 @@ struct Scan {
 pub(crate) struct Scanner {
     pub(crate) space: Space,
     /// The accounts that the space's users live in.
-    pub(crate) accounts: Vec<String>,
-    pub(crate) server: String,
-    pub(crate) tls: TlsMode,
+    accounts: Vec<String>,
+    server: String,
+    tls: TlsMode,
     pub(crate) store: Arc<dyn SecretStore>,
+    kicks: Kicks,
+}
+
+/// What one eviction kicks with.
+enum Kicker {
+    /// The lane's own kick credential.
+    Own(Connection),
+    /// The host's.
+    Host(Arc<dyn KickAuthority>),
+    /// Nothing: what was revoked goes by itself, and nothing else does.
+    Nobody,
 }
 
 #[derive(Deserialize)]
@@ -99,32 +123,123 @@ struct ConnInfo {
     authorized_user: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
+    /// Only where they were asked for.
+    #[serde(default)]
+    subscriptions_list: Vec<String>,
+}
+
+/// One live connection and what it is subscribed to.
+pub(crate) struct Reader {
+    pub(crate) principal: Principal,
+    /// Whether an agent's credential made it.
+    pub(crate) is_agent: bool,
+    pub(crate) subscriptions: Vec<String>,
 }
 
 impl Scanner {
+    /// A scanner of these accounts, over connections of its own.
+    pub(crate) fn new(options: &LaneOptions, accounts: &[String]) -> Self {
+        let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
+        Self { space, accounts: accounts.to_vec(), server, tls, store, kicks }
+    }
+
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
     /// them gone, shared by all.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
-        let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
+        let kicker = self.kicker().await?;
         let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
         let before = self.scan(&observer).await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
         let is_target = |seen: &&Seen| is_of(seen, &wanted);
         let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
-        for target in &targets {
-            self.kick(&evictor, target).await;
-        }
+        let kicked = match &kicker {
+            Kicker::Own(evictor) => {
+                for target in &targets {
+                    self.kick(evictor, target).await;
+                }
+                targets.clone()
+            }
+            Kicker::Host(authority) if !targets.is_empty() => {
+                self.kick_by_host(authority, &targets).await?
+            }
+            Kicker::Host(_) | Kicker::Nobody => Vec::new(),
+        };
         let after = match targets.is_empty() {
             true => before,
             false => self.verify(&observer, &wanted).await?,
         };
         observer.close(ANSWER_WITHIN).await;
-        evictor.close(ANSWER_WITHIN).await;
-        let result = |principal: &Principal| {
-            let kicked = count(targets.iter(), principal);
-            self.judge(principal, kicked, &after)
-        };
+        let stay = after.seen.iter().filter(is_target).count();
+        match kicker {
+            Kicker::Own(evictor) => evictor.close(ANSWER_WITHIN).await,
+            Kicker::Host(_) => {}
+            Kicker::Nobody if stay > 0 => return Err(ScanError::NobodyKicks { stay }),
+            Kicker::Nobody => {}
+        }
+        let result =
+            |principal: &Principal| self.judge(principal, count(kicked.iter(), principal), &after);
         Ok(principals.iter().map(result).collect())
+    }
+
+    async fn kicker(&self) -> Result<Kicker, ScanError> {
+        match &self.kicks {
+            Kicks::Host(Some(authority)) => Ok(Kicker::Host(Arc::clone(authority))),
+            Kicks::Host(None) => Ok(Kicker::Nobody),
+            Kicks::Own if credentials::kicks_are_the_hosts(&*self.store, &self.space)? => {
+                Ok(Kicker::Nobody)
+            }
+            Kicks::Own => {
+                let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
+                Ok(Kicker::Own(evictor))
+            }
+        }
+    }
+
+    /// The host's side of an eviction: its own complete census of the account decides which of the
+    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those that
+    /// were kicked.
+    async fn kick_by_host(
+        &self,
+        authority: &Arc<dyn KickAuthority>,
+        targets: &[Seen],
+    ) -> Result<Vec<Seen>, ScanError> {
+        let accounts = self.accounts.clone();
+        let observer = self
+            .signed(authority, "host census", move |by, space| by.observer(space, &accounts))
+            .await?;
+        let listed = self.scan(&observer).await;
+        observer.close(ANSWER_WITHIN).await;
+        let listed = listed?;
+        if let Some(why) = listed.incomplete {
+            return Err(ScanError::HostCensus(why));
+        }
+        let listed: BTreeSet<Seen> = listed.seen.into_iter().collect();
+        let mut kicked = Vec::new();
+        for target in targets.iter().filter(|target| listed.contains(target)) {
+            let server = target.server.clone();
+            let evictor = self
+                .signed(authority, "host kick", move |by, space| by.kick_only(space, &server))
+                .await?;
+            self.kick(&evictor, target).await;
+            evictor.close(ANSWER_WITHIN).await;
+            kicked.push(target.clone());
+        }
+        Ok(kicked)
+    }
+
+    /// A connection on a credential that is signed now, beside the async loops.
+    async fn signed(
+        &self,
+        authority: &Arc<dyn KickAuthority>,
+        what: &'static str,
+        sign: impl FnOnce(&dyn KickAuthority, &Space) -> Result<Secret, String> + Send + 'static,
+    ) -> Result<Connection, ScanError> {
+        let (authority, space) = (Arc::clone(authority), self.space.clone());
+        let signed = tokio::task::spawn_blocking(move || sign(&*authority, &space)).await;
+        let secret = signed.unwrap_or_else(|error| Err(error.to_string()));
+        let source = secret.and_then(|secret| credentials::signed_for_now(&secret));
+        let name = format!("cotal-delivery {} {what}", self.space);
+        self.dial(name, source.map_err(ScanError::NotSigned)?, what).await
     }
 
     fn judge(&self, principal: &Principal, kicked: u64, after: &Scan) -> Eviction {
@@ -160,7 +275,7 @@ impl Scanner {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
-        let mut note = |info: &ConnInfo| {
+        let mut note = |info: &mut ConnInfo| {
             let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
             let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
             if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
@@ -169,16 +284,61 @@ impl Scanner {
         };
         let mut taken = Ok(());
         for account in &self.accounts {
-            taken = taken.and(self.census(&observer, account, &mut note).await.map(drop));
+            taken = taken.and(self.census(&observer, account, false, &mut note).await.map(drop));
         }
         observer.close(ANSWER_WITHIN).await;
         taken.map_err(|source| ScanError::Broker { what, source })?;
         Ok(roles)
     }
 
+    /// The accounts that it looks at.
+    pub(crate) fn accounts(&self) -> &[String] {
+        &self.accounts
+    }
+
+    /// Who is connected and subscribed to what, or why a census does not show everybody.
+    pub(crate) async fn readers(&self) -> Result<Result<Vec<Reader>, String>, ScanError> {
+        let what = "observer credential";
+        let observer = self.open(&SecretKind::MembershipObserver, what).await?;
+        let mut readers = Vec::new();
+        let mut note = |info: &mut ConnInfo| {
+            let principal = eviction::attribute(&info.tags, info.authorized_user.as_deref());
+            readers.extend(principal.map(|principal| Reader {
+                principal,
+                is_agent: info.tags.iter().any(|tag| tag.starts_with("lifecycle:")),
+                subscriptions: std::mem::take(&mut info.subscriptions_list),
+            }));
+        };
+        let (mut incomplete, mut failed) = (None, None);
+        for account in &self.accounts {
+            match self.census(&observer, account, true, &mut note).await {
+                Ok(taken) => incomplete = incomplete.or(taken.complete().err()),
+                Err(source) => failed = failed.or(Some(ScanError::Broker { what, source })),
+            }
+        }
+        observer.close(ANSWER_WITHIN).await;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(incomplete.map_or(Ok(readers), |why| Err(why.to_string()))),
+        }
+    }
+
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let source = credentials::system(&*self.store, &self.space, kind, &self.accounts)?;
+        let (kind, accounts) = (kind.clone(), self.accounts.clone());
+        let source = credentials::ask_store(&self.store, &self.space, move |store, space| {
+            credentials::system(store, space, &kind, &accounts)
+        });
+        let source = source.await?;
         let name = format!("cotal-delivery {} {what}", self.space);
+        self.dial(name, source, what).await
+    }
+
+    async fn dial(
+        &self,
+        name: String,
+        source: CredsSource,
+        what: &'static str,
+    ) -> Result<Connection, ScanError> {
         let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
     }
@@ -230,7 +390,7 @@ impl Scanner {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
         for _ in 0..SCANS {
-            let census = self.census(observer, account, |_| {}).await.map_err(broken)?;
+            let census = self.census(observer, account, false, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
                 Err(why) => {
@@ -247,7 +407,8 @@ impl Scanner {
         &self,
         observer: &Connection,
         account: &str,
-        mut note: impl FnMut(&ConnInfo),
+        subscriptions: bool,
+        mut note: impl FnMut(&mut ConnInfo),
     ) -> Result<Census, NatsError> {
         let pongs =
             observer.request_many(SYS_PING, Default::default(), ANSWER_WITHIN, all_pongs).await?;
@@ -257,8 +418,7 @@ impl Scanner {
         let mut seen = 0;
         while let Some((offset, owing)) = census.wanted() {
             let before = census.wanted();
-            let body =
-                json!({ "auth": true, "subscriptions": false, "offset": offset, "limit": PAGE });
+            let body = json!({ "auth": true, "subscriptions": subscriptions, "offset": offset, "limit": PAGE });
             let answered = |replies: &[Message]| {
                 let pages = replies.iter().filter_map(parse::<Connz>);
                 let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
@@ -267,8 +427,8 @@ impl Scanner {
             let subject = sys::connz(account);
             let body = body.to_string().into();
             let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
-            for page in pages.iter().filter_map(parse::<Connz>) {
-                page.data.connections.iter().for_each(&mut note);
+            for mut page in pages.iter().filter_map(parse::<Connz>) {
+                page.data.connections.iter_mut().for_each(&mut note);
                 let page = self.page(page);
                 seen += page.connections.len();
                 census.page(page);

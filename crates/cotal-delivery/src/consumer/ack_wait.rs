@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cotal_nats::js::ConsumerAction;
+use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{Connection, ConsumerConfig};
 use cotal_wire::Space;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::counters::Counters;
+use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
 /// The ack wait of both consumers (`docs/wire.md` §3), in nanoseconds.
@@ -40,6 +41,26 @@ pub(crate) struct ShortAckWait {
 }
 
 impl ShortAckWait {
+    /// Brings back what a crashed daemon had pulled: the lease proves that nobody works on it any
+    /// more. `waiting` counts what waits on purpose.
+    pub(crate) fn spawn(
+        context: &LaneContext,
+        stream: &str,
+        info: &ConsumerInfo,
+        waiting: Option<Arc<Counters>>,
+    ) {
+        let lost = info.num_ack_pending > 0 || info.config.ack_wait != ACK_WAIT_NS;
+        let short = Self {
+            space: context.space.clone(),
+            connection: context.connection.clone(),
+            stream: stream.to_owned(),
+            config: info.config.clone(),
+            gate: context.gate.clone(),
+            waiting,
+        };
+        context.spawn("the short ack wait", short.run(lost, context.stop.clone()));
+    }
+
     /// Runs until told to stop; `lost` tells whether something was left by whoever served before.
     pub(crate) async fn run(mut self, mut lost: bool, stop: CancellationToken) {
         let mut state = self.connection.state();

@@ -1,6 +1,6 @@
 //! Taking messages from a durable consumer, also when somebody deletes it under the daemon.
 
-use cotal_nats::js::ConsumerAction;
+use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{
     Connection, Delivery, Gather, Left, NatsError, PullConsumer, PullError, PullOptions,
 };
@@ -11,12 +11,34 @@ use tokio::time::Instant;
 use tracing::{error, warn};
 
 use crate::consumer::answers::log_failure;
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
 use crate::lease::gate::Gate;
 
 /// How long one look for messages lasts.
 const CONSUMER_CHECK_EVERY: Duration = Duration::from_secs(30);
 /// Between two attempts to make a consumer again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Binds a consumer; one that is missing is made, and that is said loudly, because what it had read
+/// is forgotten.
+pub(crate) async fn bind(
+    context: &LaneContext,
+    stream: &str,
+    config: &ConsumerConfig,
+) -> Result<ConsumerInfo, LaneError> {
+    let LaneContext { space, connection, .. } = context;
+    match connection.consumer_info(stream, &config.name).await {
+        Err(error) if error.is_absent() => {
+            error!(%space, stream, consumer = config.name, "a consumer is missing; it is created anew");
+            let filter = config.filter_subject.as_deref();
+            let create = ConsumerAction::Create;
+            let made = connection.create_consumer(stream, &config.name, filter, config, create);
+            made.await.map_err(broker("cannot create a consumer"))
+        }
+        other => other.map_err(broker("cannot read a consumer")),
+    }
+}
 
 /// A consumer that is read for as long as the lane lives.
 pub(crate) struct PullSource {

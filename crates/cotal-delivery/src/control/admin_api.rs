@@ -25,7 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
+use crate::beside::Health;
 use crate::census::{ScanError, Scanner};
+use crate::control::Beside;
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
 use crate::credentials::adoption::{Proved, Renewal};
@@ -48,6 +50,7 @@ pub(crate) struct AdminApi {
     pub(crate) view: Arc<View>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) beside: Beside,
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
@@ -113,14 +116,14 @@ impl AdminApi {
             Ok(args) => args,
             Err(refusal) => return self.rail.send(reply_to, &refusal).await,
         };
-        let expected = args.expected.and_then(|expected| expected.delivery);
-        match self.renewal.reload(expected.as_deref()).await {
+        let expected = args.expected.unwrap_or_default();
+        match self.renewal.reload(expected.delivery.as_deref()).await {
             Err(why) => self.rail.send(reply_to, &why.reply()).await,
             Ok(Proved { accepted, is_new }) => {
-                let no_feed = "no membership feed runs in this daemon".to_owned();
+                let feed = &self.beside.feed.credential;
                 let reloaded = Reloaded {
                     delivery: Adoption::BrokerAccepted(accepted),
-                    membership: Adoption::Skipped(no_feed),
+                    membership: feed.reload(expected.membership.as_deref()).await,
                 };
                 self.rail.send(reply_to, &done(&reloaded)).await;
                 if is_new {
@@ -206,7 +209,10 @@ impl AdminApi {
 
     fn status(&self) -> Reply {
         let garbled = self.view.directory().garbled() + self.keeper.garbled();
-        done(&self.counters.status(&self.incarnation, self.since, garbled))
+        let mut status = self.counters.status(&self.incarnation, self.since, garbled);
+        let Beside { timers, feed } = &self.beside;
+        status.down = [timers, &feed.health].into_iter().filter_map(Health::down).collect();
+        done(&status)
     }
 
     async fn standing(&self, after: u64) -> Reply {

@@ -7,38 +7,24 @@ use cotal_nats::{Message, NatsError, Subscription};
 use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
-use cotal_wire::{Channel, Lifecycle, Principal, Space};
+use cotal_wire::posts::{FindPostArgs, Missed, MissedArgs};
+use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
+use crate::control::find_post::find_post;
 use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
+use crate::counters::Counters;
 use crate::loop_progress::LoopReporter;
-use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
 use crate::registry::{Registry, RegistryError};
 use crate::role_requests::RequestKeeper;
-use crate::state::view::View;
 
 /// Everything the service needs.
 pub(crate) struct AgentApi {
     pub(crate) rail: Rail,
     pub(crate) registry: Arc<Registry>,
     pub(crate) keeper: Arc<RequestKeeper>,
-}
-
-/// A join that a daemon before this one left half done. Fan-out waits until it is dropped.
-pub(crate) struct UnfinishedJoin {
-    channel: Channel,
-    member: Lifecycle,
-    joining: JoinInProgress,
-}
-
-impl UnfinishedJoin {
-    /// All of them that `view` knows.
-    pub(crate) fn all(view: &View, joins: &JoinBarrier) -> Vec<Self> {
-        let found = view.directory().half_joined().into_iter();
-        found.map(|(channel, member)| Self { channel, member, joining: joins.begin() }).collect()
-    }
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl AgentApi {
@@ -47,42 +33,17 @@ impl AgentApi {
     pub(crate) async fn run(
         self,
         requests: Subscription,
-        half_joined: Vec<UnfinishedJoin>,
         beat: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let resuming = Arc::clone(&service).resume_joins(half_joined, stop.clone());
         let rail = service.rail.clone();
         let caller = move |message: &Message| rail.call(message, caller_of).map(|call| call.caller);
         let answer = move |message| {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        let serving = serve_in_order(requests, beat, &stop, caller, answer);
-        let (served, ()) = tokio::join!(serving, resuming);
-        served
-    }
-
-    async fn resume_joins(
-        self: Arc<Self>,
-        half_joined: Vec<UnfinishedJoin>,
-        stop: CancellationToken,
-    ) {
-        let mut gate = self.rail.gate.clone();
-        for UnfinishedJoin { channel, member, joining } in half_joined {
-            let resumed = tokio::select! {
-                () = stop.cancelled() => return,
-                resumed = async {
-                    gate.open().await;
-                    self.registry.resume(&channel, &member, joining).await
-                } => resumed,
-            };
-            if let Err(error) = resumed {
-                let space = &self.rail.space;
-                warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
-            }
-        }
+        serve_in_order(requests, beat, &stop, caller, answer).await
     }
 
     async fn answer(&self, message: &Message) {
@@ -120,8 +81,27 @@ impl AgentApi {
                 Ok(a) => reply(self.requests(caller, a.after).await),
                 Err(refusal) => refusal,
             },
+            op::MISSED_POSTS => match args::<MissedArgs>(request.args) {
+                Ok(a) => reply(self.missed(caller, &a).await),
+                Err(refusal) => refusal,
+            },
+            op::FIND_POST => match args::<FindPostArgs>(request.args) {
+                Ok(a) => reply(find_post(&self.rail, caller, &a).await),
+                Err(refusal) => refusal,
+            },
             other => unknown(other, DELIVERY),
         }
+    }
+
+    async fn missed(&self, caller: &Principal, args: &MissedArgs) -> Result<Missed, RegistryError> {
+        let member = self.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
+        let mut episodes = self.counters.misses().owed(&member, &args.told);
+        if episodes.iter().any(|episode| episode.to == u64::MAX) {
+            // Nothing that was lost can be newer than the newest post.
+            let last = self.rail.connection.last_seq(&self.rail.space.chat_stream()).await?;
+            episodes.iter_mut().for_each(|episode| episode.to = episode.to.min(last));
+        }
+        Ok(Missed { episodes })
     }
 
     async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {

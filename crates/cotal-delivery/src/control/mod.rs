@@ -3,4 +3,80 @@
 pub(crate) mod admin_api;
 pub(crate) mod agent_api;
 pub(crate) mod fair_queue;
+mod find_post;
 pub(crate) mod rail;
+
+use std::sync::Arc;
+
+use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN};
+
+use crate::beside::Health;
+use crate::census::Scanner;
+use crate::clock::now_ms;
+use crate::credentials::adoption::Renewal;
+use crate::feed::FeedHandle;
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
+use crate::pipeline::Pipeline;
+use crate::registry::Registry;
+use crate::role_requests::RequestKeeper;
+use admin_api::AdminApi;
+use agent_api::AgentApi;
+use rail::Rail;
+
+/// What the services answer from.
+pub(crate) struct Asked {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) requests: Arc<RequestKeeper>,
+    pub(crate) renewal: Arc<Renewal>,
+    pub(crate) scanner: Scanner,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) beside: Beside,
+}
+
+/// What runs beside delivery, and is only shown and renewed here.
+pub(crate) struct Beside {
+    pub(crate) timers: Health,
+    pub(crate) feed: FeedHandle,
+}
+
+/// Binds every rail, then answers on them.
+pub(crate) async fn spawn(
+    context: &LaneContext,
+    rail: Rail,
+    asked: Asked,
+) -> Result<(), LaneError> {
+    let space = &context.space;
+    let cannot = broker("cannot bind the control rails");
+    let agents = rail.bind(space.ctl_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
+    let admins = rail.bind(space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await.map_err(&cannot)?;
+    let probes = rail.bind(space.live_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
+    let Asked { registry, requests, renewal, scanner, pipeline, beside } = asked;
+    let agent_api = AgentApi {
+        rail: rail.clone(),
+        registry: Arc::clone(&registry),
+        keeper: Arc::clone(&requests),
+        counters: Arc::clone(&context.counters),
+    };
+    let admin_api = AdminApi {
+        rail: rail.clone(),
+        view: Arc::clone(&context.view),
+        registry,
+        counters: Arc::clone(&context.counters),
+        beside,
+        incarnation: context.incarnation.clone(),
+        since: now_ms(),
+        scanner,
+        waiting_list: pipeline.waiting_list,
+        renewal,
+        keeper: requests,
+        recaller: pipeline.recaller,
+    };
+    let (reporter, stop) = (context.reporter("the control rail"), context.stop.clone());
+    context.spawn("the control rail", rail::failed(agent_api.run(agents, reporter, stop)));
+    let (reporter, stop) = (context.reporter("the admin rail"), context.stop.clone());
+    context.spawn("the admin rail", rail::failed(admin_api.run(admins, reporter, stop)));
+    let (reporter, stop) = (context.reporter("the probes"), context.stop.clone());
+    context.spawn("the probes", rail::failed(rail.answer_probes(probes, reporter, stop)));
+    Ok(())
+}

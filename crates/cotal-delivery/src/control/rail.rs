@@ -22,6 +22,8 @@ use tracing::{debug, warn};
 
 use crate::control::fair_queue::FairQueue;
 use crate::credentials::adoption::settled;
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 
@@ -36,7 +38,7 @@ pub(crate) struct Rail {
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
-    pub(crate) moving: watch::Receiver<bool>,
+    moving: watch::Receiver<bool>,
 }
 
 /// A request of an authenticated caller, and where its reply goes.
@@ -46,6 +48,12 @@ pub(crate) struct Call<'a> {
 }
 
 impl Rail {
+    /// The rail of a lane; `moving` tells when its connection is about to move.
+    pub(crate) fn new(context: &LaneContext, moving: watch::Receiver<bool>) -> Self {
+        let LaneContext { space, topology, connection, gate, .. } = context.clone();
+        Self { space, topology, connection, gate, moving }
+    }
+
     /// Subscribes to a service; the broker has confirmed it when this returns.
     pub(crate) async fn bind(
         &self,
@@ -137,6 +145,13 @@ impl Rail {
             }
         }
     }
+}
+
+/// Says that it was a rail that failed.
+pub(crate) async fn failed(
+    served: impl Future<Output = Result<(), NatsError>>,
+) -> Result<(), LaneError> {
+    served.await.map_err(broker("a control rail failed"))
 }
 
 /// Answers requests until told to stop; what is being worked on is finished.

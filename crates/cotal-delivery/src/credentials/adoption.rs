@@ -22,6 +22,7 @@ use tracing::{error, info, warn};
 use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
 use crate::lane::broker_watch::Renewed;
+use crate::lane::context::LaneContext;
 
 /// Between an adoption's reply and the move.
 const MOVE_AFTER: Duration = Duration::from_millis(250);
@@ -71,20 +72,44 @@ impl NotAdopted {
 
 /// Renews the resident connection's credential.
 pub(crate) struct Renewal {
-    pub(crate) space: Space,
-    pub(crate) connection: Connection,
-    pub(crate) connect: ConnectOptions,
-    pub(crate) store: Arc<dyn SecretStore>,
-    pub(crate) principal: Principal,
-    pub(crate) renewed: Renewed,
+    space: Space,
+    connection: Connection,
+    connect: ConnectOptions,
+    store: Arc<dyn SecretStore>,
+    principal: Principal,
+    renewed: Renewed,
     /// What is held now.
-    pub(crate) held: Mutex<Creds>,
+    held: Mutex<Creds>,
     /// Whether start-up is finished (CRD-3).
-    pub(crate) started: watch::Receiver<bool>,
+    started: watch::Receiver<bool>,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
-    pub(crate) moving: Arc<watch::Sender<bool>>,
+    moving: watch::Sender<bool>,
     /// Told that a move was ordered on the rail.
-    pub(crate) ordered: Notify,
+    ordered: Notify,
+}
+
+/// Starts the renewal of what the lane presents, beginning with `held`.
+pub(crate) fn spawn(
+    context: &LaneContext,
+    store: Arc<dyn SecretStore>,
+    held: Creds,
+    renewed: Renewed,
+    started: watch::Receiver<bool>,
+) -> Arc<Renewal> {
+    let renewal = Arc::new(Renewal {
+        space: context.space.clone(),
+        connection: context.connection.clone(),
+        connect: context.connect.clone(),
+        store,
+        principal: context.principal.clone(),
+        renewed,
+        held: Mutex::new(held),
+        started,
+        moving: watch::Sender::new(false),
+        ordered: Notify::new(),
+    });
+    context.spawn("the renewal", Arc::clone(&renewal).run(context.stop.clone()));
+    renewal
 }
 
 /// A candidate that the broker accepted, or what is held already.
@@ -101,7 +126,10 @@ impl Renewal {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
-        let stored = credentials::read(&*self.store, &self.space, SecretKind::Delivery)?;
+        let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
+            credentials::read(store, space, SecretKind::Delivery)
+        });
+        let stored = stored.await?;
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
@@ -115,7 +143,7 @@ impl Renewal {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
                 let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
-                // From here on every redial presents it.
+                // From here on every redial presents it, and what runs beside delivery moves onto it.
                 self.connection.creds().replace(candidate);
                 let accepted = accepted(&stored);
                 *held = stored;
@@ -123,6 +151,11 @@ impl Renewal {
                 Ok(Proved { accepted, is_new: true })
             }
         }
+    }
+
+    /// Whether the resident connection is about to move; replies wait for it (ADM-8).
+    pub(crate) fn moving(&self) -> watch::Receiver<bool> {
+        self.moving.subscribe()
     }
 
     fn needed(&self, stored: &Creds, topology: Topology) -> Permissions {
@@ -160,7 +193,7 @@ impl Renewal {
     }
 
     /// Re-reads the key when it is due, and moves the connection, until told to stop.
-    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+    async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut told = false;
         loop {
             let wait = self.until_due().await;
@@ -212,7 +245,8 @@ pub(crate) async fn settled(moving: &mut watch::Receiver<bool>) {
     let _ = tokio::time::timeout(MOVED_WITHIN, settled).await;
 }
 
-fn accepted(creds: &Creds) -> Accepted {
+/// What is told of a credential that the broker accepted.
+pub(crate) fn accepted(creds: &Creds) -> Accepted {
     Accepted {
         identity: creds.claims.subject.to_string(),
         iat: creds.claims.issued_at,

@@ -8,6 +8,7 @@ use crate::state::view::ViewError;
 
 /// Why a lane ended by itself.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LaneError {
     /// It has nothing to present.
     #[error(transparent)]
@@ -41,12 +42,18 @@ pub enum LaneError {
     /// The credential expired, and no renewal was proved in time.
     #[error("credential expired without renewal")]
     NotRenewed,
+    /// It was started outside a runtime.
+    #[error("a lane needs a Tokio runtime: start it inside one")]
+    NoRuntime,
+    /// It had ended before, and whoever asked then was told why.
+    #[error("the lane had ended before: {0}")]
+    EndedBefore(String),
     /// A part of the lane panicked; that is a defect.
     #[error("a part of the lane failed: {0}")]
     Defect(String),
 }
 
 /// Says what was being done when the broker refused or did not answer.
-pub(super) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
+pub(crate) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
     move |source| LaneError::Broker { what, source }
 }

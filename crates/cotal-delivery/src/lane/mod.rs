@@ -5,16 +5,19 @@
 //! taken in is finished before the lease goes.
 
 pub(crate) mod broker_watch;
-mod components;
+pub(crate) mod context;
 pub(crate) mod error;
+pub(crate) mod options;
+mod serve;
+pub(crate) mod stage;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, TlsMode};
-use cotal_rules::watchdog::Windows;
-use cotal_wire::Space;
-use cotal_workspace::SecretStore;
+use cotal_nats::{ConnectOptions, Connection};
+use cotal_wire::accounts::Topology;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -24,87 +27,57 @@ use crate::credentials;
 use crate::lease::gate;
 use crate::lease::keeper::{self, Keeper, Lease, LeaseError, Release};
 use crate::loop_progress::Progress;
-use components::{Claim, Parts};
+use crate::state::changes;
+use crate::state::view::View;
+use context::LaneContext;
 use error::{LaneError, broker};
+use options::LaneOptions;
+use serve::Serving;
+use stage::Stage;
+use tasks::Tasks;
 
-/// How long what was taken in may take to finish at a stop.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// How long the connection may take to send what is queued when it is closed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often the records of role requests are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(600);
-
-/// The time to live of the lease bucket (`docs/wire.md` §4).
-const LEASE_TTL: Duration = Duration::from_secs(30);
-
-/// How to run a lane.
-#[derive(Clone)]
-pub struct LaneOptions {
-    /// The space.
-    pub space: Space,
-    /// The broker, such as `nats://127.0.0.1:4222`.
-    pub server: String,
-    /// The transport demanded.
-    pub tls: TlsMode,
-    /// Where the lane's credentials are kept.
-    pub store: Arc<dyn SecretStore>,
-    /// How long the broker may be away before the lane ends (LIF-3, LIF-4).
-    pub windows: Windows,
-    /// How often the records of role requests are swept (ANY-6).
-    pub sweep_every: Duration,
-    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
-    pub lease_ttl: Duration,
-}
-
-impl LaneOptions {
-    /// Plaintext, and the default window of 15 s.
-    pub fn new(space: Space, server: impl Into<String>, store: Arc<dyn SecretStore>) -> Self {
-        Self {
-            space,
-            server: server.into(),
-            tls: TlsMode::Plain,
-            store,
-            windows: Windows::new(None, None),
-            sweep_every: SWEEP_EVERY,
-            lease_ttl: LEASE_TTL,
-        }
-    }
-}
-
-/// How far a lane has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing is claimed yet.
-    Starting,
-    /// The lease is held; this is the space's daemon now.
-    Claimed,
-    /// The rails are bound and the row says `ready`.
-    Ready,
-    /// The lane has ended.
-    Ended {
-        /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
-        released: bool,
-    },
-}
-
-/// A running lane. Dropping it aborts it without a release; call [`Lane::stop`] and await
-/// [`Lane::ended`] instead.
+/// A running lane. Dropping it aborts it without a release, so that its lease row stands until it
+/// expires; call [`Lane::close`] instead.
 #[derive(Debug)]
 pub struct Lane {
     stop: CancellationToken,
     stage: watch::Receiver<Stage>,
     progress: Progress,
-    task: JoinHandle<Result<(), LaneError>>,
+    running: Running,
+}
+
+/// What there is of a lane's task.
+#[derive(Debug)]
+enum Running {
+    Task(JoinHandle<Result<(), LaneError>>),
+    /// There was no runtime to run it on.
+    Never,
+    /// It ended, and said why to whoever asked first.
+    Told(Option<String>),
 }
 
 impl Lane {
-    /// Starts a lane in the background.
+    /// Starts a lane in the background, on the Tokio runtime that this is called in. Without one, the lane
+    /// has ended at once, and [`ended`](Self::ended) says so.
     #[must_use]
     pub fn start(options: LaneOptions) -> Self {
         let stop = CancellationToken::new();
         let (sender, stage) = watch::channel(Stage::Starting);
         let progress = Progress::default();
-        let task = tokio::spawn(run(options, progress.clone(), stop.clone(), sender));
-        Self { stop, stage, progress, task }
+        let running = match Handle::try_current() {
+            Ok(runtime) => {
+                let lane = run(options, progress.clone(), stop.clone(), sender);
+                Running::Task(runtime.spawn(lane))
+            }
+            Err(_) => {
+                sender.send_replace(Stage::Ended { released: true });
+                Running::Never
+            }
+        };
+        Self { stop, stage, progress, running }
     }
 
     /// How far it has come, and when that changes.
@@ -119,23 +92,65 @@ impl Lane {
         self.progress.clone()
     }
 
+    /// Waits until it serves; false when it ended instead, and [`Lane::ended`] tells why.
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn readiness(&self) -> bool {
+        let mut stage = self.stage.clone();
+        let settled = stage.wait_for(|stage| matches!(stage, Stage::Ready | Stage::Ended { .. }));
+        settled.await.is_ok_and(|stage| *stage == Stage::Ready)
+    }
+
+    /// Stops taking in, settles what was taken in, releases the lease, and waits until all of that is
+    /// done: 5 s for the work, as long again for the release and for closing the connection.
+    ///
+    /// When the future is dropped, the lane goes on draining.
+    pub async fn drain(&self) {
+        self.stop();
+        let mut stage = self.stage.clone();
+        // A lane without a sender has ended.
+        let _ = stage.wait_for(|stage| matches!(stage, Stage::Ended { .. })).await;
+    }
+
+    /// Drains it and tells how it ended.
+    ///
+    /// When the future is dropped, the lane is aborted without a release.
+    ///
+    /// # Errors
+    /// Why it ended, unless it was this stop.
+    pub async fn close(mut self) -> Result<(), LaneError> {
+        self.stop();
+        self.ended().await
+    }
+
     /// Tells it to finish what it took in, release the lease and end.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits for its end.
+    /// Waits for its end. Cancel-safe.
     ///
     /// # Errors
-    /// Why it ended, unless it was stopped.
+    /// Why it ended, unless it was stopped. Asked again, it says so again, in words.
     pub async fn ended(&mut self) -> Result<(), LaneError> {
-        (&mut self.task).await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+        let ended = match &mut self.running {
+            Running::Task(task) => {
+                task.await.unwrap_or_else(|e| Err(LaneError::Defect(e.to_string())))
+            }
+            Running::Never => Err(LaneError::NoRuntime),
+            Running::Told(None) => return Ok(()),
+            Running::Told(Some(why)) => return Err(LaneError::EndedBefore(why.clone())),
+        };
+        self.running = Running::Told(ended.as_ref().err().map(ToString::to_string));
+        ended
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Running::Task(task) = &self.running {
+            task.abort();
+        }
     }
 }
 
@@ -174,7 +189,10 @@ async fn claim_and_serve(
     stop: &CancellationToken,
     stage: &watch::Sender<Stage>,
 ) -> Result<End, LaneError> {
-    let identity = credentials::load(&*options.store, &options.space)?;
+    let identity = tokio::select! {
+        loaded = credentials::load_blocking(&options.store, &options.space) => loaded?,
+        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
+    };
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
         .tls(options.tls.clone());
@@ -199,20 +217,34 @@ async fn claim_and_serve(
         ttl,
         gate_keeper,
     );
-    let claim = Claim { identity, incarnation, gate, progress };
-    let parts = Parts::new(options, &connection, connect, claim);
-    let end = under_lease(&parts, lease, keeper, stop, stage).await;
-    connection.close(FINISH_WITHIN).await;
+    let (changes, changed_acls) = changes::changes();
+    let components = Tasks::default();
+    let context = LaneContext {
+        space: options.space.clone(),
+        topology: Topology::of(&identity.creds.claims),
+        connection: connection.clone(),
+        connect,
+        principal: identity.principal.clone(),
+        view: View::new(&connection, &options.space, &incarnation, gate.clone(), changes),
+        incarnation,
+        gate,
+        counters: Arc::default(),
+        stop: CancellationToken::new(),
+        progress,
+        tasks: components.spawner(),
+    };
+    let serving = Serving { options, identity, context, components, stage, changed_acls };
+    let end = under_lease(serving, lease, keeper, stop).await;
+    connection.close(CLOSE_WITHIN).await;
     Ok(end)
 }
 
 /// Runs the keeper beside the lane, and releases the lease last of all.
 async fn under_lease(
-    parts: &Parts,
+    serving: Serving<'_>,
     mut lease: Lease,
     keeper: Keeper,
     stop: &CancellationToken,
-    stage: &watch::Sender<Stage>,
 ) -> End {
     let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
     let served = tokio::select! {
@@ -222,8 +254,8 @@ async fn under_lease(
                 () = stop.cancelled() => return Ok(()),
                 () = lease.granted() => {}
             }
-            stage.send_replace(Stage::Claimed);
-            parts.serve(&mut lease, stop, stage).await
+            serving.stage.send_replace(Stage::Claimed);
+            serving.run(&mut lease, stop).await
         } => served,
     };
     lease.release().await;

@@ -2,3 +2,4 @@
 
 pub(crate) mod gate;
 pub(crate) mod keeper;
+pub(crate) mod witness;

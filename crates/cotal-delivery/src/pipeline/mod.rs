@@ -7,3 +7,52 @@ pub(crate) mod parked;
 pub(crate) mod progress;
 pub(crate) mod reader;
 pub(crate) mod recall;
+
+use cotal_nats::{Engine, Writer, WriterOptions};
+use tokio::sync::watch;
+
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
+use crate::state::changes::ChangedAcls;
+use join_barrier::JoinBarrier;
+use parked::DeadStore;
+use progress::ReaderProgress;
+use reader::waiting::WaitingList;
+use recall::Recaller;
+
+/// What others may ask of the pipeline.
+pub(crate) struct Pipeline {
+    /// Writes into INBOX, for the catch-up of joins.
+    pub(crate) inbox: Writer,
+    pub(crate) progress: watch::Receiver<ReaderProgress>,
+    pub(crate) waiting_list: WaitingList,
+    pub(crate) recaller: Recaller,
+}
+
+/// Starts the pipeline from its end: nothing is routed before the reader reads.
+pub(crate) async fn spawn(
+    context: &LaneContext,
+    joins: &JoinBarrier,
+    changed_acls: ChangedAcls,
+) -> Result<Pipeline, LaneError> {
+    let inbox = writer(context, &context.space.inbox_stream()).await?;
+    let dlv = writer(context, &context.space.dlv_stream()).await?;
+    let dead = DeadStore::new(&context.connection, &context.space);
+    let overflow = overflow::spawn(context).await?;
+    let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone()).await?;
+    let progress = reader.progress.clone();
+    fanout::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
+    let handing_off = parked::spawn(context, dead, overflow.clone());
+    let recaller = recall::spawn(context, reader.batches, handing_off, overflow, changed_acls);
+    Ok(Pipeline { inbox, progress, waiting_list: reader.waiting_list, recaller })
+}
+
+async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {
+    let LaneContext { connection, gate, .. } = context;
+    let info = connection.stream_info(stream).await.map_err(broker("cannot read a stream"))?;
+    let engine = Engine::best(connection, info.config.allow_batched);
+    let (options, gate) = (WriterOptions::new(engine), gate.clone());
+    let started = Writer::start_while(connection, options, move || gate.is_open()).await;
+    let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
+    Ok(writer)
+}

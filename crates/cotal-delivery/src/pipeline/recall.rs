@@ -15,13 +15,15 @@ use cotal_wire::{Channel, Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
-use tokio::sync::{RwLock, mpsc, watch};
+use tokio::sync::{RwLock, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::progress::Batches;
+use crate::state::changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
 /// Between two attempts when the broker does not do it.
@@ -44,12 +46,27 @@ pub(crate) struct Recaller {
 /// Takes copies back whenever an ACL changed.
 pub(crate) struct Recall {
     pub(crate) recaller: Recaller,
-    pub(crate) changes: mpsc::Receiver<Lifecycle>,
+    pub(crate) changes: ChangedAcls,
 }
 
 #[derive(Deserialize)]
 struct OnChannel {
     channel: Channel,
+}
+
+/// Starts the recall; gives what takes copies back when it is asked.
+pub(crate) fn spawn(
+    context: &LaneContext,
+    batches: watch::Receiver<Batches>,
+    handing_off: Arc<RwLock<()>>,
+    overflow: OverflowReports,
+    changes: ChangedAcls,
+) -> Recaller {
+    let LaneContext { space, connection, view, gate, .. } = context.clone();
+    let recaller = Recaller { space, connection, view, gate, batches, handing_off, overflow };
+    let recall = Recall { recaller: recaller.clone(), changes };
+    context.spawn("the recall", recall.run(context.stop.clone()));
+    recaller
 }
 
 impl Recall {

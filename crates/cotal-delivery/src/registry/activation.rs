@@ -6,15 +6,20 @@ use std::time::Duration;
 use cotal_nats::{Bytes, NatsError, Outgoing, StoredMessage, Ticket};
 use cotal_rules::directory::Membership;
 use cotal_rules::fanout::{Copy, Plan};
-use cotal_rules::membership::{self as rules, CloseStep, SubjectFill};
+use cotal_rules::membership::{
+    self as rules, Activation, ActivationEnd, Answer, Ask, Step, SubjectFill, Target,
+};
 use cotal_wire::control::{JoinShortfall, Joined};
 use cotal_wire::envelope::{self, Reason};
 use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::rows::DeliveryClass;
 use cotal_wire::{Channel, Lifecycle};
 use tokio::time::timeout;
+use tracing::info;
 
+use super::steps::Steps;
 use super::{Registry, RegistryError};
+use crate::clock::now_ms;
 use crate::counters::add;
 use crate::pipeline::fanout::copies::make_copies;
 use crate::pipeline::join_barrier::JoinInProgress;
@@ -25,19 +30,57 @@ const CHUNK: usize = 200;
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Registry {
+    /// Copies what was posted between the join and the moment fan-out began to see the row, then
+    /// marks the row as activated. Fan-out waits for the first of it when it is told of the join.
+    pub(super) async fn activate(
+        &self,
+        target: &Target,
+        membership: Membership,
+        routed: u64,
+        joining: JoinInProgress,
+        mut steps: Steps<'_>,
+    ) -> Result<Joined, RegistryError> {
+        let Target { channel, member, .. } = target;
+        let generation = membership.generation;
+        let mut activation = Activation::new(target.clone(), membership, routed);
+        let mut joining = Some(joining);
+        let end = loop {
+            let answer = match activation.next(now_ms()) {
+                Step::End(end) => break end,
+                Step::Ask(Ask::CatchUp { after, until }) => {
+                    let joining = joining.take();
+                    self.catch_up(channel, member, generation, after..until, joining).await?;
+                    Answer::CaughtUp
+                }
+                Step::Ask(ask) => steps.perform(ask).await,
+            };
+            activation.answer(&answer);
+        };
+        let shortfall = |reason| Joined { durable: false, generation, reason: Some(reason) };
+        match end {
+            ActivationEnd::Durable => {
+                info!(space = %self.space, %member.principal, %channel, generation, "durable join");
+                Ok(Joined { durable: true, generation, reason: None })
+            }
+            ActivationEnd::Evicted => Ok(shortfall(JoinShortfall::Evicted)),
+            ActivationEnd::Superseded => Ok(shortfall(JoinShortfall::Superseded)),
+            ActivationEnd::NotServing => Err(RegistryError::NotServing),
+            ActivationEnd::Failed => Err(steps.error()),
+        }
+    }
+
     /// Copies the posts after the start of the range, up to its end. `joining` ends with the last of
     /// them on their way, or with an error.
-    pub(super) async fn catch_up(
+    async fn catch_up(
         &self,
         channel: &Channel,
         member: &Lifecycle,
         generation: u64,
         Range { start: after, end: until }: Range<u64>,
-        joining: JoinInProgress,
+        mut joining: Option<JoinInProgress>,
     ) -> Result<(), RegistryError> {
         let chat = self.space.chat_stream();
         let filter = self.space.chat_channel(&channel.into());
-        let mut joining = Some(joining);
         let mut next = after + 1;
         while next <= until {
             let page = self.connection.direct_next(&chat, next, &filter, CHUNK).await?;
@@ -117,20 +160,21 @@ impl Registry {
         }
     }
 
-    /// The end of the window that begins after `join`, if it is whole: `None` when retention may
-    /// have taken a post of it. A window shorter than what one subject holds cannot have lost any.
-    pub(super) async fn whole_window(
+    /// The end of the window that begins after `join`, and whether it is whole: it is not when
+    /// retention may have taken a post of it. A window shorter than what one subject holds cannot have
+    /// lost any.
+    pub(super) async fn window(
         &self,
         channel: &Channel,
         join: u64,
-    ) -> Result<Option<u64>, RegistryError> {
+    ) -> Result<(u64, bool), RegistryError> {
         let state = self.connection.stream_state(&self.space.chat_stream()).await?;
-        let (first, fence) = (state.first_seq, state.last_seq);
-        if first <= join + 1 && fence.saturating_sub(join) < PER_SUBJECT {
-            return Ok(Some(fence));
+        let (first, end) = (state.first_seq, state.last_seq);
+        if first <= join + 1 && end.saturating_sub(join) < PER_SUBJECT {
+            return Ok((end, true));
         }
         let fills = self.fills(channel).await?;
-        Ok((!rules::window_evicted(join, first, &fills)).then_some(fence))
+        Ok((end, !rules::window_evicted(join, first, &fills)))
     }
 
     async fn fills(&self, channel: &Channel) -> Result<Vec<SubjectFill>, RegistryError> {
@@ -154,29 +198,6 @@ impl Registry {
             if got == 0 || offset >= page.total {
                 return Ok(fills);
             }
-        }
-    }
-
-    /// Closes a row whose window is not whole, and says so.
-    pub(super) async fn close_evicted(
-        &self,
-        key: &str,
-        channel: &Channel,
-        member: &Lifecycle,
-        membership: &Membership,
-    ) -> Result<Joined, RegistryError> {
-        let evicted = Joined {
-            durable: false,
-            generation: membership.generation,
-            reason: Some(JoinShortfall::Evicted),
-        };
-        let change = self.change(channel, member, membership.join_cursor);
-        match rules::close_evicted(Some(membership), membership.generation, change) {
-            CloseStep::Write(write) => match self.write(key, &write, None).await {
-                Err(error) if !error.is_conflict() => Err(error),
-                _ => Ok(evicted),
-            },
-            CloseStep::Superseded => Ok(evicted),
         }
     }
 }

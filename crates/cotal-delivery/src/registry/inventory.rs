@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use cotal_nats::NatsError;
-use cotal_rules::directory::Acl;
-use cotal_rules::membership as rules;
+use cotal_rules::membership::{Inventory, InventoryAnswer, InventoryAsk};
 use cotal_wire::names::parse_member_key;
 use cotal_wire::{Channel, Lifecycle};
 use tokio::sync::{mpsc, oneshot};
@@ -79,15 +78,24 @@ impl Registry {
         &self,
         member: &Lifecycle,
     ) -> Result<Vec<Channel>, RegistryError> {
-        let needs_fence = match self.read_acl(member).await {
-            Ok(row) => rules::needs_fence(Acl::of(row.as_ref())),
-            Err(RegistryError::Refused(_)) => false,
-            Err(RegistryError::Nats(_)) => true,
-        };
-        if needs_fence {
-            self.turns.fence(member);
+        let mut inventory = Inventory::default();
+        loop {
+            inventory = match inventory.next() {
+                InventoryAsk::Acl => match self.read_acl(member).await {
+                    Ok(row) => inventory.answer(InventoryAnswer::Acl(row.as_ref())),
+                    Err(_) => inventory.answer(InventoryAnswer::NoAnswer),
+                },
+                InventoryAsk::Fence => {
+                    self.turns.fence(member);
+                    inventory.answer(InventoryAnswer::Done)
+                }
+                InventoryAsk::Settle => {
+                    self.turns.settled(member).await;
+                    inventory.answer(InventoryAnswer::Done)
+                }
+                InventoryAsk::Read => break,
+            }
         }
-        self.turns.settled(member).await;
         let (answer, channels) = oneshot::channel();
         let gone = |_| NatsError::Closed;
         self.inventories.0.send((member.clone(), answer)).await.map_err(|_| NatsError::Closed)?;

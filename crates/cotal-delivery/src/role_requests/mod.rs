@@ -4,9 +4,11 @@
 //! is a compare-and-set of one row. Invariant: a row that owes its sender a notice is never
 //! replaced before the notice is confirmed and marked.
 
+mod following;
 mod lists;
 mod notices;
 mod records;
+mod results;
 mod roles;
 mod status_and_cancel;
 mod sweep;
@@ -14,6 +16,7 @@ mod take;
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cotal_nats::js::Deleted;
 use cotal_nats::{Connection, Get, NatsError};
@@ -21,19 +24,21 @@ use cotal_rules::anycast::{Record, Request, Seen};
 use cotal_rules::directory::{Acl, Resolved};
 use cotal_wire::anycast::Created;
 use cotal_wire::control::Code;
+use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::{Lifecycle, Principal, Space};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::census::Scanner;
 use crate::clock::now_ms;
+use crate::control::rail::{self, Rail};
+use crate::lane::context::LaneContext;
+use crate::lane::error::{LaneError, broker};
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
-use records::{Found, Records};
+use records::{Found, Records, may_write};
 use roles::Roles;
-
-pub(crate) use take::Takes;
-
-use crate::census::Scanner;
+use take::Takes;
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 16;
@@ -75,19 +80,33 @@ impl Looked {
     }
 }
 
+/// Starts the keeper of role requests and answers on the rail of takes; records are swept `every`
+/// so often.
+pub(crate) async fn spawn(
+    context: &LaneContext,
+    rail: &Rail,
+    scanner: &Scanner,
+    every: Duration,
+) -> Result<Arc<RequestKeeper>, LaneError> {
+    let keeper = Arc::new(RequestKeeper::new(context, scanner));
+    let takes = rail.bind(context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
+    let takes = takes.map_err(broker("cannot bind the control rails"))?;
+    let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
+    let (reporter, stop) = (context.reporter("the rail of takes"), context.stop.clone());
+    context.spawn("the rail of takes", rail::failed(service.run(takes, reporter, stop)));
+    let (kept, stop) = (Arc::clone(&keeper), context.stop.clone());
+    // Boxed: it is by far the largest of the tasks.
+    context.spawn("the role requests", Box::pin(kept.run(every, stop)));
+    Ok(keeper)
+}
+
 impl RequestKeeper {
-    pub(crate) fn new(
-        space: &Space,
-        connection: &Connection,
-        own: &Principal,
-        view: &Arc<View>,
-        gate: &Gate,
-        scanner: &Scanner,
-    ) -> Self {
+    fn new(context: &LaneContext, scanner: &Scanner) -> Self {
+        let LaneContext { space, connection, principal, view, gate, .. } = context;
         Self {
             space: space.clone(),
             connection: connection.clone(),
-            own: own.clone(),
+            own: principal.clone(),
             view: Arc::clone(view),
             gate: gate.clone(),
             records: Records::new(space, connection, gate),
@@ -159,12 +178,6 @@ impl RequestKeeper {
         let live = self.view.directory().live_lifecycle(sender);
         matches!(live, Resolved::One(member) if seq <= self.frontier(&member, created))
     }
-}
-
-/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
-/// it to the daemon that serves now.
-fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
-    if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
 }
 
 fn is_same(one: &str, other: &str) -> bool {

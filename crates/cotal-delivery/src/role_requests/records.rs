@@ -7,27 +7,24 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError, WatchEvent};
+use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
 use cotal_wire::Space;
-use cotal_wire::names::{Bucket, parse_request_key, request_key};
+use cotal_wire::names::{Bucket, request_key};
 use cotal_wire::rows::RequestRow;
 use tokio::sync::watch;
-use tracing::{debug, error, warn};
 
-use super::{RequestKeeper, may_write};
 use crate::lease::gate::Gate;
-use crate::state::view::{ViewError, watch_all};
 
 /// The bucket and what is known of it: a few hundred bytes for each request of the last day.
 pub(super) struct Records {
-    space: Space,
-    kv: Kv,
+    pub(super) space: Space,
+    pub(super) kv: Kv,
     gate: Gate,
     known: Mutex<BTreeMap<u64, Record>>,
-    scanned: watch::Sender<bool>,
-    garbled: AtomicU64,
+    pub(super) scanned: watch::Sender<bool>,
+    pub(super) garbled: AtomicU64,
 }
 
 /// What stands under a key.
@@ -36,7 +33,7 @@ pub(super) struct Found {
     /// The record in force, with the revision that a change must name.
     pub(super) record: Option<Record>,
     /// Without a record: the garbage that a new one must replace.
-    garbage: Option<u64>,
+    pub(super) garbage: Option<u64>,
 }
 
 impl Records {
@@ -88,7 +85,7 @@ impl Records {
 
     /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of garbage
     /// empties the history, and memory knows nothing from before this process.
-    async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
+    pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
         let mut last = self.known().get(&seq).cloned();
         for entry in self.kv.history(&request_key(seq)).await?.iter().rev() {
             if entry.revision >= revision {
@@ -157,7 +154,11 @@ impl Records {
         Ok(())
     }
 
-    fn note(&self, record: Record) {
+    /// Results can be large, and only their sender reads them, from the bucket.
+    pub(super) fn note(&self, mut record: Record) {
+        if let Some(result) = &mut record.row.result {
+            result.parts = Vec::new();
+        }
         let mut known = self.known();
         let newest = known.get(&record.row.seq).map_or(0, |known| known.revision);
         if record.revision >= newest {
@@ -165,7 +166,7 @@ impl Records {
         }
     }
 
-    fn forget(&self, seq: u64, marker: u64) {
+    pub(super) fn forget(&self, seq: u64, marker: u64) {
         let mut known = self.known();
         if known.get(&seq).is_some_and(|known| known.revision < marker) {
             known.remove(&seq);
@@ -179,68 +180,8 @@ impl Found {
     }
 }
 
-impl RequestKeeper {
-    /// Follows the bucket until its watch ends for good.
-    pub(super) async fn follow(&self) -> Result<(), ViewError> {
-        let records = &self.records;
-        let mut watch = watch_all(&records.kv).await?;
-        loop {
-            match watch.next().await? {
-                WatchEvent::Put { key, value, revision } => {
-                    let Some(seq) = parse_request_key(&key) else { continue };
-                    match RequestRow::parse(&value, seq) {
-                        Ok(row) => records.note(Record { row, revision }),
-                        Err(why) => self.repair(seq, revision, &why.to_string()).await,
-                    }
-                }
-                WatchEvent::Delete { key, revision, .. } => {
-                    if let Some(seq) = parse_request_key(&key) {
-                        records.forget(seq, revision);
-                    }
-                }
-                WatchEvent::InitialDone => {
-                    records.scanned.send_replace(true);
-                }
-                WatchEvent::Reset { bucket_recreated: true } => {
-                    let bucket = records.space.bucket(Bucket::Anycast);
-                    return Err(ViewError::Recreated { bucket });
-                }
-                WatchEvent::Reset { .. } | WatchEvent::Foreign { .. } => {}
-            }
-        }
-    }
-
-    /// Writes the last valid record over garbage, or a deletion where there was none.
-    async fn repair(&self, seq: u64, revision: u64, why: &str) {
-        let records = &self.records;
-        records.garbled.fetch_add(1, Ordering::Relaxed);
-        error!(
-            space = %self.space, seq, revision, why,
-            "a request record is garbled; the last valid one stands"
-        );
-        let _turn = self.turn(seq).await;
-        let repaired = async {
-            let Found { record, garbage } = records.standing(seq, revision).await?;
-            match (record, garbage) {
-                (Some(Record { row, revision }), _) => {
-                    let write = RecordWrite { row, expect: Expect::Revision(revision) };
-                    records.write(&write, None).await.map(drop)
-                }
-                (None, Some(garbage)) => {
-                    may_write(&self.gate, || format!("the removal of record {seq}"))?;
-                    records.kv.delete(&request_key(seq), Some(garbage)).await.map(drop)
-                }
-                (None, None) => Ok(()),
-            }
-        };
-        match repaired.await {
-            Ok(()) => warn!(space = %self.space, seq, "a garbled request record was repaired"),
-            Err(error) if error.is_conflict() => {
-                debug!(space = %self.space, seq, "a garbled request record was replaced meanwhile");
-            }
-            Err(error) => {
-                warn!(space = %self.space, seq, %error, "a garbled request record stays");
-            }
-        }
-    }
+/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
+/// it to the daemon that serves now.
+pub(super) fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
+    if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
 }

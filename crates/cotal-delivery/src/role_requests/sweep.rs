@@ -1,6 +1,7 @@
 //! The sweep: at start and every ten minutes every record is looked at (ANY-6), so that a notice or a
 //! removal which a crash left undone is done, and a record goes a day after its request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_rules::anycast::{self as rules, KEEP_MS, Record, SweepStep};
@@ -14,8 +15,8 @@ use crate::state::view::ViewError;
 
 impl RequestKeeper {
     /// Follows the records and sweeps them until told to stop.
-    pub(crate) async fn run(
-        &self,
+    pub(super) async fn run(
+        self: Arc<Self>,
         every: Duration,
         stop: CancellationToken,
     ) -> Result<(), ViewError> {

@@ -9,7 +9,10 @@ const CHANGES: usize = 1_024;
 /// The view's side: tells whose ACL changed.
 pub(crate) type Changes = mpsc::Sender<Lifecycle>;
 
+/// The recall's side.
+pub(crate) type ChangedAcls = mpsc::Receiver<Lifecycle>;
+
 /// The channel between the view and the recall.
-pub(crate) fn changes() -> (Changes, mpsc::Receiver<Lifecycle>) {
+pub(crate) fn changes() -> (Changes, ChangedAcls) {
     mpsc::channel(CHANGES)
 }

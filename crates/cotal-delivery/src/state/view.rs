@@ -15,6 +15,7 @@ use std::time::Duration;
 use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, WatchOptions};
 use cotal_rules::directory::{Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
+use cotal_wire::envelope::InboxEntry;
 use cotal_wire::names::{Bucket, member_key};
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
@@ -27,6 +28,8 @@ use crate::state::changes::Changes;
 
 /// How long a lagging watch is waited for before the caller is told.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
+/// How long entries wait for a leave. A leave needs a few round trips.
+const LEAVE_HOLD: Duration = Duration::from_secs(1);
 /// Between two attempts to begin a watch.
 const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
@@ -93,6 +96,8 @@ pub(crate) struct View {
     state: RwLock<State>,
     feeds: [Followed; 4],
     awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
+    /// Counts what may have ended a leave.
+    leaves: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -132,6 +137,7 @@ impl View {
             state: RwLock::default(),
             feeds: Feed::ALL.map(followed),
             awaited: Mutex::default(),
+            leaves: watch::Sender::default(),
         })
     }
 
@@ -150,6 +156,37 @@ impl View {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.routed.fetch_max(post.seq, Ordering::SeqCst);
         fanout::plan(*post, &state.directory, now_ms())
+    }
+
+    /// Announces a leave that is about to read its cursor. Whatever was judged before this returns
+    /// was stored before, so it lies at or below the cursor.
+    pub(crate) fn begin_leave(
+        self: &Arc<Self>,
+        channel: &Channel,
+        member: &Lifecycle,
+    ) -> LeaveInProgress {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.begin_leave(channel, member);
+        let (view, written) = (Arc::clone(self), None);
+        LeaveInProgress { view, channel: channel.clone(), member: member.clone(), written }
+    }
+
+    /// Waits until no leave under way may exclude any of `entries` and the rows are current again, or
+    /// until that takes too long: then those entries are judged as undecided.
+    pub(crate) async fn leaves_passed<'a>(
+        &self,
+        entries: impl Iterator<Item = (&'a Lifecycle, &'a InboxEntry)> + Clone,
+    ) -> Result<(), NatsError> {
+        let mut changes = self.leaves.subscribe();
+        let is_leaving = || {
+            let directory = self.directory();
+            entries.clone().any(|(member, it)| directory.is_leaving(&it.channel, member, it.seq))
+        };
+        if !is_leaving() {
+            return Ok(());
+        }
+        let _ = timeout(LEAVE_HOLD, changes.wait_for(|_| !is_leaving())).await;
+        self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
     /// The highest post that has been planned.
@@ -241,6 +278,8 @@ impl View {
         if feed == Feed::Members {
             let routed = state.routed.load(Ordering::SeqCst);
             self.notify(key, Seen { revision, routed });
+            drop(state);
+            self.leaves.send_modify(|changes| *changes += 1);
         }
         applied
     }
@@ -392,6 +431,40 @@ impl View {
             // The registry may have given the join up meanwhile; then nobody listens, rightly.
             let _ = sender.send(seen);
         }
+    }
+}
+
+/// A leave under way: the reader releases nothing that it may exclude until this is dropped and the
+/// closed row is applied.
+#[derive(Debug)]
+pub(crate) struct LeaveInProgress {
+    view: Arc<View>,
+    channel: Channel,
+    member: Lifecycle,
+    written: Option<u64>,
+}
+
+impl LeaveInProgress {
+    /// The leave may write this cursor from now on.
+    pub(crate) fn set_cursor(&self, cursor: u64) {
+        let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.set_leave_cursor(&self.channel, &self.member, cursor);
+        drop(state);
+        self.view.leaves.send_modify(|changes| *changes += 1);
+    }
+
+    /// The closed row stands at `revision`.
+    pub(crate) fn written(&mut self, revision: u64) {
+        self.written = Some(revision);
+    }
+}
+
+impl Drop for LeaveInProgress {
+    fn drop(&mut self) {
+        let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.end_leave(&self.channel, &self.member, self.written);
+        drop(state);
+        self.view.leaves.send_modify(|changes| *changes += 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The broker of a root.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cotal_broker::{
@@ -10,7 +11,7 @@ use cotal_trust::Trust;
 use cotal_wire::limits::MAX_CONTROL_LINE;
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::log::DEFAULT_MAX_BYTES;
-use cotal_workspace::{Durability, Root, process};
+use cotal_workspace::{Durability, Identity, Root, Share, identity, process};
 
 use super::process::{Process, Stopped};
 use crate::error::ManagerError;
@@ -43,13 +44,21 @@ impl BrokerLaunch<'_> {
     /// Writes its configuration, starts it and returns once it answers.
     ///
     /// # Errors
-    /// When trust material is damaged, a file cannot be written, or it does not become ready.
+    /// When another process holds the store, trust material is damaged, a file cannot be written, or it
+    /// does not become ready.
     pub async fn start(&self) -> Result<Broker, ManagerError> {
         let root = self.root;
         files::private_dir(&root.broker_dir())?;
+        // Before anything is written: two brokers on one store lose what each of them acknowledged.
+        let identity = Identity::take(&root.broker_run_lock(), Share::Alone)?;
+        let store = root.broker_jetstream();
+        if let Some(pid) = process::with_open_file_below(&store) {
+            return Err(ManagerError::StoreHeld { store, pid });
+        }
         let config = self.config()?.render();
         files::replace(&root.broker_config(), config.as_bytes(), Privacy::Secret)?;
         let options = SpawnOptions {
+            stdin: Some(identity.into_stdin()),
             log: Some(root.broker_log()),
             detach: self.detach,
             stop_within: STOP_WITHIN,
@@ -87,35 +96,68 @@ impl BrokerLaunch<'_> {
 /// The running broker of a root, whoever started it; `None` when there is none.
 ///
 /// # Errors
-/// When its record cannot be read.
+/// When the system does not let it be looked at.
 pub fn running_broker(root: &Root) -> Result<Option<Process>, ManagerError> {
-    let recorded = files::read(&root.broker_pid())?;
-    let Some(pid) = recorded.and_then(|text| text.trim().parse().ok()) else {
-        return Ok(None);
-    };
-    let Some(broker) = Process::open(pid)? else {
-        return Ok(None);
-    };
-    Ok((process::is_alive(pid) && is_ours(pid, root)).then_some(broker))
+    Ok(running(root)?.into_iter().next())
 }
 
-/// A server of this root was started on this root's configuration. Where a command line cannot be
-/// read the record is believed.
+fn running(root: &Root) -> Result<Vec<Process>, ManagerError> {
+    let mut running = Vec::new();
+    for pid in processes(root) {
+        // Judged again with the process in hand: the number may have been reused before it was.
+        if let Some(process) = Process::open(pid)?
+            && processes(root).contains(&pid)
+        {
+            running.push(process);
+        }
+    }
+    Ok(running)
+}
+
+/// The recorded one first, if it is believed, then every other one that holds the lock. A record that
+/// does not read names nobody.
+fn processes(root: &Root) -> Vec<u32> {
+    let recorded = files::read(&root.broker_pid()).ok().flatten();
+    let recorded = recorded.and_then(|text| text.trim().parse().ok());
+    let recorded = recorded.filter(|pid| process::is_alive(*pid) && is_ours(*pid, root));
+    let holders = identity::holders(&root.broker_run_lock());
+    let others = holders.into_iter().filter(|pid| Some(*pid) != recorded);
+    recorded.into_iter().chain(others).collect()
+}
+
+/// A server of this root holds its lock, or, where an older version started it and it holds none, was
+/// started on this root's configuration. Where a command line cannot be read the record is believed.
 fn is_ours(pid: u32, root: &Root) -> bool {
+    if identity::holds(pid, &root.broker_run_lock()) == Some(true) {
+        return true;
+    }
     let config = root.broker_config();
-    process::command_line(pid)
-        .is_none_or(|args| args.iter().any(|arg| config.as_os_str() == arg.as_str()))
+    let named = process::command_line(pid)
+        .is_none_or(|args| args.iter().any(|arg| config.as_os_str() == arg.as_str()));
+    named && identity::held_by(pid).is_none()
+}
+
+/// Where a root was when its broker was started, if that is somewhere else than now: what the broker
+/// opens from now on it looks for there.
+#[must_use]
+pub fn moved_from(root: &Root, broker: &Process) -> Option<PathBuf> {
+    let args = process::command_line(broker.pid())?;
+    let at = args.iter().position(|arg| arg == "--config")?;
+    let config = Path::new(args.get(at + 1)?);
+    // <root>/.cotal/broker/server.conf
+    let then = config.ancestors().nth(3)?;
+    (then != root.dir()).then(|| then.to_owned())
 }
 
 /// Stops the broker of a root; `None` when there was none. Its stale record is removed.
 ///
 /// # Errors
-/// When the record cannot be read, or the process cannot be stopped.
+/// When the process cannot be stopped, or the record cannot be removed.
 pub async fn stop_broker(root: &Root) -> Result<Option<Stopped>, ManagerError> {
-    let stopped = match running_broker(root)? {
-        Some(broker) => Some(broker.stop(STOP_WITHIN).await?),
-        None => None,
-    };
+    let mut stopped = None;
+    for broker in running(root)? {
+        stopped = stopped.max(Some(broker.stop(STOP_WITHIN).await?));
+    }
     files::remove(&root.broker_pid())?;
     Ok(stopped)
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use cotal_wire::Space;
 use cotal_workspace::lock::LockError;
 use cotal_workspace::record::Stale;
-use cotal_workspace::{Component, PidFile, RecordState, Reservation, Root, Segment};
+use cotal_workspace::{
+    Component, Identity, PidFile, RecordState, Reservation, Root, Segment, Share,
+};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
@@ -65,11 +67,11 @@ pub enum Started {
 }
 
 impl Launch {
-    /// Starts the delivery daemon once no stop of it runs, and records it, so that a stop finds it before it holds
-    /// the lease.
+    /// Starts the delivery daemon once no stop of it runs. A stop finds it by its lock before it holds
+    /// the lease and records itself.
     ///
     /// # Errors
-    /// When its log cannot be opened, the program does not start or cannot be recorded.
+    /// When its log cannot be opened, or the program does not start.
     pub async fn start_daemon(&self) -> Result<Daemon, ManagerError> {
         let _held = reserve(&self.root, &self.space, None).await?;
         self.spawn_daemon()
@@ -93,13 +95,10 @@ impl Launch {
 
     fn spawn_daemon(&self) -> Result<Daemon, ManagerError> {
         let log = self.root.delivery_log(&Segment::from(&self.space));
-        let (child, log) = self.spawn("deliver", log)?;
         let record = daemon_record(&self.root, &self.space);
-        let daemon = Daemon { child, record, log };
-        if let Some(pid) = daemon.pid() {
-            launched_record(&self.root, &self.space).write(pid)?;
-        }
-        Ok(daemon)
+        let identity = Identity::take(&record.run_lock(), Share::Together)?;
+        let (child, log) = self.spawn("deliver", log, identity)?;
+        Ok(Daemon { child, record, log })
     }
 }
 
@@ -178,22 +177,13 @@ pub fn daemon_record(root: &Root, space: &Space) -> PidFile {
     PidFile::new(path, Component::Delivery, space)
 }
 
-/// What a launcher recorded of the daemon it started, which may not hold the lease yet.
-fn launched_record(root: &Root, space: &Space) -> PidFile {
-    let path = root.delivery_launched_pid(&Segment::from(space));
-    PidFile::new(path, Component::Delivery, space)
-}
-
-/// The running daemon of a space, whoever started it; else the one that was launched and is still
-/// starting. `None` when neither is recorded.
+/// The running daemon of a space, whoever started it: the one that recorded itself, or else one that
+/// runs and may not hold the lease yet.
 ///
 /// # Errors
-/// When a record cannot be read.
+/// When the record cannot be read.
 pub fn running_daemon(root: &Root, space: &Space) -> Result<Option<Process>, ManagerError> {
-    match recorded(&daemon_record(root, space))? {
-        Some(daemon) => Ok(Some(daemon)),
-        None => recorded(&launched_record(root, space)),
-    }
+    Ok(running(&daemon_record(root, space))?.into_iter().next())
 }
 
 /// The process that last recorded itself as the space's daemon, when it is provably gone.
@@ -207,19 +197,22 @@ pub fn dead_daemon(root: &Root, space: &Space) -> Result<Option<u32>, ManagerErr
     })
 }
 
-pub(super) fn recorded(record: &PidFile) -> Result<Option<Process>, ManagerError> {
-    let RecordState::Live { pid } = record.verify()? else {
-        return Ok(None);
-    };
-    let Some(process) = Process::open(pid)? else {
-        return Ok(None);
-    };
-    // Judged again with the process in hand: the number may have been reused before it was.
-    Ok((record.verify()? == RecordState::Live { pid }).then_some(process))
+/// The processes of a component, the recorded one first.
+pub(super) fn running(record: &PidFile) -> Result<Vec<Process>, ManagerError> {
+    let mut running = Vec::new();
+    for pid in record.processes()? {
+        // Judged again with the process in hand: the number may have been reused before it was.
+        if let Some(process) = Process::open(pid)?
+            && record.processes()?.contains(&pid)
+        {
+            running.push(process);
+        }
+    }
+    Ok(running)
 }
 
 /// Stops the daemon of a space as LIF-10 says, one that is still starting included; `None` when
-/// none was recorded. A record that is provably of another program is cleared and nobody is
+/// none ran. A record that is provably of another program is cleared and nobody is
 /// signalled (LIF-11). Once it is dead its credential is taken away, so that nobody restarts it.
 ///
 /// A daemon that released its lease removed its own record. The record of one that could not stays,
@@ -238,16 +231,13 @@ pub async fn stop_daemon(
         Patience::Wait => None,
     };
     let _held = reserve(root, space, patience).await?;
-    let (record, launched) = (daemon_record(root, space), launched_record(root, space));
+    let record = daemon_record(root, space);
     let mut stopped = None;
-    for record in [&record, &launched] {
-        if let Some(daemon) = recorded(record)? {
-            let how = daemon.stop(STOP_WITHIN).await?;
-            stopped = stopped.max(Some(how));
-        }
+    for daemon in running(&record)? {
+        let how = daemon.stop(STOP_WITHIN).await?;
+        stopped = stopped.max(Some(how));
     }
     record.remove_if_foreign()?;
-    launched.remove_if_stale()?;
     set_aside_credential(root, space)?;
     Ok(stopped)
 }
@@ -294,12 +284,9 @@ mod tests {
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         let pid = ended.id();
         ended.wait().unwrap();
-        for record in [daemon_record(&root, &space), launched_record(&root, &space)] {
-            record.write(pid).unwrap();
-        }
+        daemon_record(&root, &space).write(pid).unwrap();
         assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
         assert_eq!(dead_daemon(&root, &space).unwrap(), Some(pid));
-        assert_eq!(launched_record(&root, &space).verify().unwrap(), RecordState::Absent);
     }
 
     #[tokio::test]

@@ -7,11 +7,11 @@ use cotal_nats::Connection;
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, manager_key};
 use cotal_wire::rows::LeaseRow;
-use cotal_workspace::{Component, PidFile, RecordState, Root, Segment};
+use cotal_workspace::{Component, Identity, PidFile, RecordState, Root, Segment, Share};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
-use super::daemon::{STOP_WITHIN, recorded};
+use super::daemon::{STOP_WITHIN, running};
 use super::process::{Process, Stopped};
 use super::program::{Launch, RunLog};
 use crate::error::{Doing, ManagerError};
@@ -51,11 +51,13 @@ impl Launch {
     /// Starts the manager.
     ///
     /// # Errors
-    /// When its log cannot be opened, the program does not start or cannot be recorded.
+    /// When a manager of the space runs on this root, its log cannot be opened, or the program does not
+    /// start or cannot be recorded.
     pub fn start_manager(&self) -> Result<ManagerProcess, ManagerError> {
         let log = self.root.manager_log(&Segment::from(&self.space));
-        let (child, log) = self.spawn("manage", log)?;
         let record = manager_record(&self.root, &self.space);
+        let identity = Identity::take(&record.run_lock(), Share::Alone)?;
+        let (child, log) = self.spawn("manage", log, identity)?;
         // It records itself too; a stop must find it before it has come so far.
         if let Some(pid) = child.id() {
             record.write(pid)?;
@@ -135,19 +137,19 @@ pub fn manager_record(root: &Root, space: &Space) -> PidFile {
 /// # Errors
 /// When its record cannot be read.
 pub fn running_manager(root: &Root, space: &Space) -> Result<Option<Process>, ManagerError> {
-    recorded(&manager_record(root, space))
+    Ok(running(&manager_record(root, space))?.into_iter().next())
 }
 
-/// Stops the manager of a space; `None` when none was recorded.
+/// Stops the manager of a space; `None` when none ran.
 ///
 /// # Errors
 /// When it cannot be stopped.
 pub async fn stop_manager(root: &Root, space: &Space) -> Result<Option<Stopped>, ManagerError> {
     let record = manager_record(root, space);
-    let stopped = match recorded(&record)? {
-        Some(manager) => Some(manager.stop(STOP_WITHIN).await?),
-        None => None,
-    };
+    let mut stopped = None;
+    for manager in running(&record)? {
+        stopped = stopped.max(Some(manager.stop(STOP_WITHIN).await?));
+    }
     record.remove_if_stale()?;
     Ok(stopped)
 }

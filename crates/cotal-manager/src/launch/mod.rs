@@ -1,6 +1,7 @@
 //! The broker's, the daemon's and the manager's processes: started, proven, stopped.
 //!
-//! Invariant: what is stopped is what was started on this root. A record is believed only together
+//! Invariant: what is stopped is what was started on this root. A process is known by the lock that
+//! it holds for as long as it lives ([`cotal_workspace::identity`]); a record is believed only together
 //! with the process behind it.
 
 mod broker;
@@ -10,7 +11,7 @@ mod process;
 mod program;
 mod tls;
 
-pub use broker::{BrokerLaunch, running_broker, stop_broker};
+pub use broker::{BrokerLaunch, moved_from, running_broker, stop_broker};
 pub use daemon::{
     Daemon, Patience, Started, daemon_record, dead_daemon, running_daemon, stop_daemon,
 };

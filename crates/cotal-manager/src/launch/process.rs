@@ -60,6 +60,14 @@ impl Process {
         self.pid
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn has_ended(&self) -> Result<bool, ManagerError> {
+        has_ended_within(&self.fd, Duration::ZERO).map_err(|e| self.failed("look at", e))
+    }
+
     /// Waits until it has ended. Cancel-safe.
     ///
     /// # Errors
@@ -73,15 +81,7 @@ impl Process {
     /// without unsafe code; the kernel wakes it at once.
     async fn ended_within(&self, within: Duration) -> Result<bool, ManagerError> {
         let fd = Arc::clone(&self.fd);
-        let waited = spawn_blocking(move || {
-            let timeout = Timespec::try_from(within).map_err(io::Error::other)?;
-            let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(ready) => Ok(ready > 0),
-                Err(rustix::io::Errno::INTR) => Ok(false),
-                Err(errno) => Err(errno.into()),
-            }
-        });
+        let waited = spawn_blocking(move || has_ended_within(&fd, within));
         let waited = waited.await.map_err(io::Error::other).flatten();
         waited.map_err(|e| self.failed("wait for", e))
     }
@@ -118,6 +118,16 @@ impl Process {
     fn failed(&self, operation: &'static str, source: io::Error) -> ManagerError {
         let pid = self.pid;
         ManagerError::Process { operation, pid, source }
+    }
+}
+
+fn has_ended_within(fd: &OwnedFd, within: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(within).map_err(io::Error::other)?;
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 

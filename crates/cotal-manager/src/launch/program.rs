@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::Stdio;
 
+use cotal_broker::descriptors::keep_from_children;
 use cotal_wire::Space;
-use cotal_workspace::Root;
+use cotal_workspace::{Identity, Root};
 use tokio::process::{Child, Command};
 
 use crate::error::ManagerError;
@@ -35,18 +35,22 @@ impl Launch {
     /// Its output goes to its own log (LIF-7), and it has a process group of its own: an interrupt
     /// from the terminal is for whoever decides the order in which things end. What is said to a
     /// service manager is said by whoever that started.
+    ///
+    /// It is known by `identity` from its first moment on.
     pub(super) fn spawn(
         &self,
         command: &str,
         log: PathBuf,
+        identity: Identity,
     ) -> Result<(Child, RunLog), ManagerError> {
         let failed = |source| ManagerError::Spawn { program: self.program.clone(), source };
         let (out, log) = RunLog::open(log).map_err(failed)?;
+        keep_from_children();
         let child = Command::new(&self.program)
             .args([command, "--space", self.space.as_str(), "--root"])
             .arg(self.root.dir())
             .args(["--server", &self.server, "--log-format", &self.log_format])
-            .stdin(Stdio::null())
+            .stdin(identity.into_stdin())
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out)
             .process_group(0)

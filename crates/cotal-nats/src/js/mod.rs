@@ -20,7 +20,7 @@ pub use config::{
 pub use direct::DirectBatch;
 pub use message::{Deleted, Get, StoredMessage};
 
-use async_nats::{HeaderMap, HeaderName, Subject};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
 
 use crate::connection::Connection;
@@ -204,6 +204,9 @@ impl Connection {
             None => headers,
             Some(id) => {
                 let mut headers = headers.unwrap_or_default();
+                let id = id.parse::<HeaderValue>().map_err(|_| {
+                    NatsError::malformed("message id", "it holds a line break".to_owned())
+                })?;
                 headers.insert(HeaderName::from_static(headers::MSG_ID), id);
                 Some(headers)
             }

@@ -24,27 +24,6 @@ const SWEEP: usize = 256;
 /// Silence after which the broker is asked whether it can give anything.
 const LOOK_AFTER: Duration = Duration::from_millis(50);
 
-/// The newest of a consumer's deliveries that came here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Newest {
-    /// Its number among them; 0 before the first.
-    number: u64,
-    /// The highest sequence in the stream.
-    stream_seq: u64,
-    /// Whether it was none for the first time.
-    is_again: bool,
-}
-
-impl Newest {
-    pub(super) fn note(&mut self, delivery: &Delivery) {
-        self.stream_seq = self.stream_seq.max(delivery.stream_seq);
-        if delivery.consumer_seq > self.number {
-            self.number = delivery.consumer_seq;
-            self.is_again = delivery.delivered > 1;
-        }
-    }
-}
-
 /// What goes back to a consumer whose pulls are ended.
 #[derive(Debug)]
 #[must_use = "what is not given back comes again after the ack wait, behind what is newer"]

@@ -5,6 +5,8 @@
 
 mod delivery;
 mod leave;
+mod newest;
+mod options;
 mod requests;
 
 use std::time::Duration;
@@ -15,104 +17,14 @@ use tokio::time::{Instant, timeout};
 pub(crate) use delivery::AckInfo;
 pub use delivery::Delivery;
 pub use leave::Left;
+pub use options::{Gather, PullError, PullOptions};
 pub(crate) use requests::{Incoming, PullRequests};
 
 use crate::connection::Connection;
-use crate::error::NatsError;
-use leave::Newest;
-
-/// How to pull.
-#[derive(Clone, Copy, Debug)]
-pub struct PullOptions {
-    /// Messages asked for and not yet delivered.
-    pub batch: usize,
-    /// Bytes per pull request; 0 is no limit.
-    pub max_bytes: usize,
-    /// Lifetime of one pull request at the broker.
-    pub expires: Duration,
-    /// The broker says this often that it is there; silence for twice as long is an error.
-    pub idle_heartbeat: Duration,
-}
-
-impl Default for PullOptions {
-    fn default() -> Self {
-        Self {
-            batch: 1_000,
-            max_bytes: 0,
-            expires: Duration::from_secs(30),
-            idle_heartbeat: Duration::from_secs(5),
-        }
-    }
-}
-
-/// When a batch is large enough not to wait for more.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Gather {
-    /// With as many messages no more are waited for.
-    pub enough: usize,
-    /// How long more are waited for.
-    pub within: Duration,
-}
-
-/// Why a pull brought nothing. After [`PullError::is_fatal`] the consumer must be opened anew.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum PullError {
-    /// Someone deleted the consumer while it was pulled from.
-    #[error("consumer {consumer} on {stream} was deleted")]
-    ConsumerDeleted {
-        /// Its stream.
-        stream: String,
-        /// Its name.
-        consumer: String,
-    },
-    /// There is no such consumer (or no such stream).
-    #[error("there is no consumer {consumer} on {stream}")]
-    NoSuchConsumer {
-        /// Its stream.
-        stream: String,
-        /// Its name.
-        consumer: String,
-    },
-    /// Neither messages nor heartbeats came; pulls are sent anew at the next call.
-    #[error("no heartbeat of consumer {consumer} on {stream} for {silence:?}")]
-    MissedHeartbeat {
-        /// Its stream.
-        stream: String,
-        /// Its name.
-        consumer: String,
-        /// How long nothing came.
-        silence: Duration,
-    },
-    /// The broker ended the pull for its own reason.
-    #[error("the broker ended the pull from {consumer} on {stream}: {description} (code {code})")]
-    Refused {
-        /// Its stream.
-        stream: String,
-        /// Its name.
-        consumer: String,
-        /// HTTP-like class.
-        code: u16,
-        /// The broker's sentence, verbatim.
-        description: String,
-    },
-    /// Denied, closed, and what else can befall a connection.
-    #[error(transparent)]
-    Nats(#[from] NatsError),
-}
-
-impl PullError {
-    /// Whether pulling on is pointless.
-    pub fn is_fatal(&self) -> bool {
-        match self {
-            Self::ConsumerDeleted { .. } | Self::NoSuchConsumer { .. } => true,
-            Self::MissedHeartbeat { .. } | Self::Refused { .. } => false,
-            Self::Nats(error) => matches!(error, NatsError::Denied { .. } | NatsError::Closed),
-        }
-    }
-}
+use newest::Newest;
 
 /// How long the end of the pulls may take to be seen.
-const DRAINED_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A pull consumer bound by name.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::{PullError, PullOptions};
+use super::options::{PullError, PullOptions};
 use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;

@@ -10,8 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::flight::{Entry, FastBatch, Flow, Singles, push_number};
-use super::tickets::Tickets;
-use super::{BatchError, Engine, Outgoing, WriterOptions};
+use super::options::{Engine, WriterOptions};
+use super::outgoing::Outgoing;
+use super::tickets::{BatchError, Tickets};
 use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;

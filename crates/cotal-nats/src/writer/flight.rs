@@ -6,7 +6,7 @@ use async_nats::Subject;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::Outgoing;
+use super::outgoing::Outgoing;
 use crate::error::{ApiError, NatsError};
 
 /// A message on its way.

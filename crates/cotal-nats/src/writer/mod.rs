@@ -12,135 +12,28 @@
 
 mod actor;
 mod flight;
+mod options;
+mod outgoing;
 mod tickets;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
-use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::connection::Connection;
 use crate::error::NatsError;
-use crate::headers;
 use actor::{Actor, Submission};
+
+pub use options::{Engine, WriterOptions};
+pub use outgoing::Outgoing;
+pub use tickets::BatchError;
 
 /// Tickets that may wait for the writer's task; the messages in them are bounded by permits.
 const SUBMISSIONS: usize = 1_024;
-
-/// A message to be written.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// Where to; cheap to clone.
-    pub subject: Subject,
-    /// Deduplication key. Without one, a repeat after a lost connection may store it twice.
-    pub msg_id: Option<String>,
-    /// One more header, a number.
-    pub number: Option<(&'static str, u64)>,
-    /// Body.
-    pub payload: Bytes,
-}
-
-impl Outgoing {
-    /// A message without a further header.
-    pub fn new(subject: impl Into<Subject>, msg_id: Option<String>, payload: Bytes) -> Self {
-        Self { subject: subject.into(), msg_id, number: None, payload }
-    }
-
-    /// Bytes as the broker counts them.
-    pub(crate) fn wire_size(&self) -> usize {
-        let line = |name: &str, value: usize| name.len() + value + 4;
-        let id = self.msg_id.as_ref().map_or(0, |id| line(headers::MSG_ID, id.len()));
-        let number = self.number.map_or(0, |(name, value)| line(name, digits(value)));
-        let block = if id + number > 0 { "NATS/1.0\r\n\r\n".len() + id + number } else { 0 };
-        block + self.payload.len()
-    }
-
-    pub(crate) fn header_map(&self) -> Option<HeaderMap> {
-        if self.msg_id.is_none() && self.number.is_none() {
-            return None;
-        }
-        let mut map = HeaderMap::new();
-        if let Some(id) = &self.msg_id {
-            map.insert(HeaderName::from_static(headers::MSG_ID), id.as_str());
-        }
-        if let Some((name, value)) = self.number {
-            map.insert(HeaderName::from_static(name), HeaderValue::from(value));
-        }
-        Some(map)
-    }
-}
-
-fn digits(number: u64) -> usize {
-    number.checked_ilog10().map_or(1, |log| log as usize + 1)
-}
-
-/// How messages are confirmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Bursts by fast ingest (ADR-50), anything else one by one.
-    FastIngest,
-    /// Every message by its own answer.
-    Pipelined,
-}
-
-impl Engine {
-    /// The fastest that stream and broker offer.
-    pub fn best(connection: &Connection, allow_batched: bool) -> Self {
-        if allow_batched && connection.server_at_least(2, 14, 0) {
-            Self::FastIngest
-        } else {
-            Self::Pipelined
-        }
-    }
-}
-
-/// Limits of a writer.
-#[derive(Clone, Copy, Debug)]
-pub struct WriterOptions {
-    /// How to confirm.
-    pub engine: Engine,
-    /// Messages submitted and not yet confirmed; beyond it `submit` waits.
-    pub max_pending: usize,
-    /// Messages on the wire and not yet confirmed.
-    pub max_in_flight: usize,
-    /// Silence after which what is in flight is sent again.
-    pub ack_timeout: Duration,
-    /// Age at which an unconfirmed message fails.
-    pub give_up_after: Duration,
-}
-
-impl WriterOptions {
-    /// The defaults for this engine.
-    pub fn new(engine: Engine) -> Self {
-        Self {
-            engine,
-            max_pending: 8_192,
-            max_in_flight: 1_024,
-            ack_timeout: Duration::from_secs(5),
-            give_up_after: Duration::from_secs(20),
-        }
-    }
-}
-
-/// The messages of a ticket that were not confirmed; all others were.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{} of {total} messages were not confirmed, the first because: {}", failed.len(), first(failed))]
-pub struct BatchError {
-    /// Position in the submitted batch, and why.
-    pub failed: Vec<(usize, NatsError)>,
-    /// Messages in the batch.
-    pub total: usize,
-}
-
-fn first(failed: &[(usize, NatsError)]) -> String {
-    failed.first().map_or_else(String::new, |(_, error)| error.to_string())
-}
 
 /// Resolves when every message of a batch is confirmed or refused.
 #[derive(Debug)]

@@ -4,8 +4,21 @@ use std::collections::VecDeque;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::BatchError;
 use crate::error::NatsError;
+
+/// The messages of a ticket that were not confirmed; all others were.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{} of {total} messages were not confirmed, the first because: {}", failed.len(), first(failed))]
+pub struct BatchError {
+    /// Position in the submitted batch, and why.
+    pub failed: Vec<(usize, NatsError)>,
+    /// Messages in the batch.
+    pub total: usize,
+}
+
+fn first(failed: &[(usize, NatsError)]) -> String {
+    failed.first().map_or_else(String::new, |(_, error)| error.to_string())
+}
 
 #[derive(Debug)]
 struct Open {

@@ -202,3 +202,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn rdr_10_what_a_leave_under_way_may_exclude_waits_until_its_row_is_applied() {
+    let mut fed = Fed::default();
+    let (bob, team) = (life("bob"), chan("team"));
+    fed.acl(&bob, &acl(&["team"]));
+    fed.member(&row("team", &bob, 1, 5, None));
+    let ask = |fed: &Fed, seq, reason| verdict(&bob, &team, seq, reason, 1, &fed.dir);
+    let durable = DurableChannel;
+    fed.dir.begin_leave(&team, &bob);
+    assert_eq!(ask(&fed, 6, durable), Verdict::Leaving, "its cursor is not read yet");
+    assert_eq!(ask(&fed, 6, LiveMention), Verdict::Release);
+    fed.dir.set_leave_cursor(&team, &bob, 6);
+    assert_eq!(ask(&fed, 6, durable), Verdict::Release);
+    assert_eq!(ask(&fed, 7, durable), Verdict::Leaving);
+    let written = fed.next() + 1;
+    fed.dir.end_leave(&team, &bob, Some(written));
+    assert_eq!(ask(&fed, 7, durable), Verdict::Leaving, "its row is not applied yet");
+    fed.member(&row("team", &bob, 1, 5, Some(6)));
+    assert_eq!(ask(&fed, 7, durable), Verdict::Deny(DenyReason::AfterLeave));
+    fed.member(&row("team", &bob, 2, 8, None));
+    assert_eq!(ask(&fed, 9, durable), Verdict::Release, "the leave is over");
+    fed.dir.begin_leave(&team, &bob);
+    fed.dir.end_leave(&team, &bob, None);
+    assert_eq!(ask(&fed, 9, durable), Verdict::Release, "it wrote nothing");
+}

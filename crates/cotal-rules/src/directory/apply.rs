@@ -37,6 +37,7 @@ impl Directory {
             let ids = self.channels.get(&channel).zip(self.lifecycles.get(&member));
             if let Some((channel, member)) = ids {
                 self.rows.remove(channel, member);
+                self.leaves.applied((channel, member), revision);
             }
             return Applied::Removed;
         };
@@ -94,6 +95,7 @@ impl Directory {
     fn put_member(&mut self, channel: &Channel, member: &Lifecycle, row: &MemberRow, rev: u64) {
         let (channel, member) = (self.channels.intern(channel), self.lifecycles.intern(member));
         self.rows.put(channel, member, Membership::of(row, rev));
+        self.leaves.applied((channel, member), rev);
     }
 
     /// Member keys whose latest value is garbled now.

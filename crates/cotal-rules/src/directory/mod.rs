@@ -9,19 +9,21 @@ mod acls;
 mod apply;
 mod garbled;
 mod index;
+mod leaving;
 mod membership;
 mod presence;
 mod rows;
 #[cfg(test)]
 mod tests;
 
-use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, delivery_class};
+use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, MemberState, delivery_class};
 use cotal_wire::{Channel, Lifecycle, Principal};
 use hashbrown::HashMap;
 
 use acls::Acls;
 use garbled::Garbled;
 use index::Interner;
+use leaving::Leaves;
 use presence::Presence;
 use rows::Rows;
 
@@ -102,6 +104,7 @@ pub struct Directory {
     lifecycles: Interner<Lifecycle>,
     channels: Interner<Channel>,
     rows: Rows,
+    leaves: Leaves,
     acls: Acls,
     configs: HashMap<Channel, Config>,
     defaults: Option<Config>,
@@ -178,6 +181,43 @@ impl Directory {
     }
 }
 
+/// Leaves under way (RDR-10).
+impl Directory {
+    /// A leave of the member is about to read its cursor.
+    pub fn begin_leave(&mut self, channel: &Channel, member: &Lifecycle) {
+        let row = (self.channels.intern(channel), self.lifecycles.intern(member));
+        self.leaves.begin(row);
+    }
+
+    /// It may write this cursor from now on.
+    pub fn set_leave_cursor(&mut self, channel: &Channel, member: &Lifecycle, cursor: u64) {
+        if let Some(row) = self.ids(channel, member) {
+            self.leaves.set_cursor(row, cursor);
+        }
+    }
+
+    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote none.
+    pub fn end_leave(&mut self, channel: &Channel, member: &Lifecycle, written: Option<u64>) {
+        if let Some(row) = self.ids(channel, member) {
+            let applied = self.rows.get(row.0, row.1).map(|held| held.revision);
+            self.leaves.end(row, written, applied);
+        }
+    }
+
+    /// Whether a leave under way may exclude the post at `seq`.
+    #[must_use]
+    pub fn is_leaving(&self, channel: &Channel, member: &Lifecycle, seq: u64) -> bool {
+        if self.leaves.is_empty() {
+            return false;
+        }
+        self.ids(channel, member).is_some_and(|row| self.leaves.may_exclude(row, seq))
+    }
+
+    fn ids(&self, channel: &Channel, member: &Lifecycle) -> Option<(u32, u32)> {
+        self.channels.get(channel).zip(self.lifecycles.get(member))
+    }
+}
+
 /// Joins that a daemon left half done.
 impl Directory {
     /// Open memberships whose catch-up was never completed; a daemon that starts resumes them.
@@ -189,6 +229,17 @@ impl Directory {
                 (self.channels.key(channel).clone(), self.lifecycles.key(member).clone())
             })
             .collect()
+    }
+}
+
+/// Who is shown as a member.
+impl Directory {
+    /// Open memberships that the backstop covers.
+    pub fn durable_members(&self) -> impl Iterator<Item = (&Channel, &Lifecycle)> {
+        let rows = self.rows.all();
+        let covered = |row: &Membership| row.is_open() && row.state == MemberState::DurableActive;
+        rows.filter(move |(_, _, row)| covered(row))
+            .map(|(channel, member, _)| (self.channels.key(channel), self.lifecycles.key(member)))
     }
 }
 

@@ -141,7 +141,8 @@ impl Rows {
         if let Some(row) = rows.get_mut(&member) {
             let replaced = std::mem::replace(&mut row.membership, membership);
             if row.membership.generation < replaced.generation {
-                // The row was removed and made anew: its generations count from the start.
+                // A refused rejoin was taken back, or the row was removed and made anew: what came
+                // before is in the bucket's history.
                 row.past = None;
             } else if !row.learn(&replaced) && row.membership.generation > replaced.generation {
                 // The closing row was never seen, so what was found before is not all there is.

@@ -3,49 +3,42 @@
 use std::collections::{BTreeSet, HashSet};
 
 use cotal_rules::membership::{
-    ActivateStep, AfterWrite, Change, JoinStep, LeaveStep, Write, activate, after_write, join,
-    leave, needs_fence,
+    Activation, ActivationEnd, Answer, Ask, Inventory, InventoryAnswer, InventoryAsk, Join,
+    JoinEnd, Leave, LeaveEnd, RowWrite, Step, Target,
 };
-use cotal_rules::{
-    Acl, Applied, DenyReason, Directory, Membership, Plan, Post, Verdict, plan, verdict,
-};
+use cotal_rules::{Acl, Applied, DenyReason, Directory, Plan, Post, Verdict, plan, verdict};
 use cotal_wire::envelope::Reason;
 use cotal_wire::names::{member_key, parse_member_key};
 use cotal_wire::{Channel, Lifecycle};
 
 use crate::space::{Entry, Space};
 
-/// A change of a member row that is under way: every read and every write is a step of its own, so
-/// anything may happen between two of them.
-pub(crate) enum Running {
-    /// Row and cursor are read.
-    Joining { channel: Channel, member: Lifecycle, current: Option<Membership>, cursor: u64 },
-    /// The ACL allows it; the row is to be written.
-    Allowed { write: Write },
-    /// The row is written; the ACL is to be read once more.
-    Written { channel: Channel, member: Lifecycle, generation: u64 },
-    /// The ACL does not cover it any more; the row is to be removed.
-    Condemned { channel: Channel, member: Lifecycle, generation: u64 },
-    /// The row stands; catch-up is to do.
-    Standing { channel: Channel, member: Lifecycle, generation: u64 },
-    /// Caught up; the row is to be activated.
-    Activating { write: Write },
-    /// Row and cursor are read; the row is to be closed.
-    Leaving { write: Write },
+/// What goes wrong with one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It never arrives.
+    LostRequest,
+    /// It is done, and nobody says so.
+    LostAnswer,
+    /// It arrives later, when whoever asked has long been told nothing.
+    Late,
 }
 
-impl Running {
-    pub(crate) fn member(&self) -> Lifecycle {
-        match self {
-            Self::Joining { member, .. }
-            | Self::Written { member, .. }
-            | Self::Condemned { member, .. }
-            | Self::Standing { member, .. } => member.clone(),
-            Self::Allowed { write } | Self::Activating { write } | Self::Leaving { write } => {
-                write.row.member()
-            }
-        }
-    }
+/// Faults that one change meets at most. With more it gives up, and leaves a row to the next start.
+const FAULTS: u8 = 4;
+
+/// A change of a member row that is under way: every read and every write is a step of its own, so
+/// anything may happen between two of them.
+pub(crate) struct Running {
+    target: Target,
+    machine: Machine,
+    faults: u8,
+}
+
+enum Machine {
+    Join(Join),
+    Activation(Activation),
+    Leave(Leave),
 }
 
 #[derive(Default)]
@@ -57,6 +50,12 @@ pub(crate) struct Daemon {
     judged: Vec<(usize, Verdict)>,
     taken: HashSet<usize>,
     running: Vec<Running>,
+    /// Writes that are still on their way.
+    late: Vec<(Target, RowWrite)>,
+    /// Whether it has stopped serving: then it only takes back what is its own.
+    closed: bool,
+    /// What it released: channel, member, generation, sequence.
+    released: Vec<(Channel, Lifecycle, u64, u64)>,
     /// Lifecycles that an inventory fenced on this process.
     fenced: HashSet<Lifecycle>,
     /// Those of them whose inventory has been read.
@@ -182,6 +181,13 @@ impl Daemon {
             self.recover(space, false, &member_key(&entry.channel, &entry.member));
             decided = ask(&self.dir);
         }
+        if decided == Verdict::Leaving {
+            return true;
+        }
+        if decided == Verdict::Release && entry.reason == Reason::DurableChannel {
+            let (channel, member) = (entry.channel.clone(), entry.member.clone());
+            self.released.push((channel, member, entry.generation, entry.seq));
+        }
         self.taken.insert(at);
         self.judged.push((at, decided));
         truth(at, decided);
@@ -216,140 +222,236 @@ impl Daemon {
 
     /// Whose rows a crash now leaves without their second look at the ACL.
     pub(crate) fn unseen(&self) -> impl Iterator<Item = Lifecycle> {
-        let unseen =
-            |r: &&Running| matches!(r, Running::Written { .. } | Running::Condemned { .. });
-        self.running.iter().filter(unseen).map(Running::member)
+        let unseen = |it: &&Running| match &it.machine {
+            Machine::Join(join) => join.may_leave_a_row(),
+            Machine::Activation(_) | Machine::Leave(_) => false,
+        };
+        self.running.iter().filter(unseen).map(|it| it.target.member.clone())
     }
 
     pub(crate) fn is_busy_with(&self, member: &Lifecycle) -> bool {
-        self.running.iter().any(|running| running.member() == *member)
+        self.running.iter().any(|running| running.target.member == *member)
     }
 
-    pub(crate) fn start_join(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
-        if self.has_turn(member) {
-            let current = space.read_member(channel, member);
-            let (channel, member, cursor) = (channel.clone(), member.clone(), space.last_seq());
-            self.running.push(Running::Joining { channel, member, current, cursor });
+    fn start(
+        &mut self,
+        channel: &Channel,
+        member: &Lifecycle,
+        machine: impl FnOnce(Target) -> Machine,
+    ) {
+        let (channel, member) = (channel.clone(), member.clone());
+        let target = Target { channel, member, writer: "w".to_owned() };
+        let machine = machine(target.clone());
+        self.running.push(Running { target, machine, faults: 0 });
+    }
+
+    pub(crate) fn start_join(&mut self, channel: &Channel, member: &Lifecycle) {
+        if self.has_turn(member) && !self.closed {
+            self.start(channel, member, |target| Machine::Join(Join::new(target)));
         }
     }
 
     pub(crate) fn start_leave(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
         // A retired lifecycle is refused before anything is read.
-        if !self.has_turn(member) || matches!(space.acl(member), Acl::Retired) {
-            return;
-        }
-        let current = space.read_member(channel, member);
-        let generation = current.as_ref().map_or(1, |row| row.generation);
-        let change = Change { channel, member, cursor: space.last_seq(), now_ms: 0, writer: "w" };
-        if let LeaveStep::Write(write) = leave(current.as_ref(), generation, change) {
-            self.running.push(Running::Leaving { write });
+        if self.has_turn(member) && !self.closed && !matches!(space.acl(member), Acl::Retired) {
+            let row = space.read_member(channel, member).membership;
+            let generation = row.map_or(1, |row| row.generation);
+            self.start(channel, member, |target| Machine::Leave(Leave::new(target, generation)));
         }
     }
 
     /// A join that a daemon before this one left half done goes on at its second look at the ACL.
     pub(crate) fn resume(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
-        let half = space.read_member(channel, member).filter(|r| r.is_open() && !r.activated);
-        if let Some(row) = half {
-            let (channel, member) = (channel.clone(), member.clone());
-            let generation = row.generation;
-            self.running.push(Running::Written { channel, member, generation });
+        let row = space.read_member(channel, member).membership;
+        if let Some(row) = row.filter(|row| row.is_open() && !row.activated) {
+            let history = space.history(false, &member_key(channel, member));
+            let rows = history.iter().rev().filter_map(|change| {
+                let row = serde_json::from_slice(change.value.as_deref()?).ok()?;
+                Some(cotal_rules::Membership::of(&row, change.revision))
+            });
+            let mut closed = rows.filter(|it| it.generation < row.generation && !it.is_open());
+            let previous = closed.next();
+            self.start(channel, member, |target| {
+                Machine::Join(Join::resume(target, row, previous))
+            });
         }
     }
 
+    /// The lane stops serving, or serves again.
+    pub(crate) fn set_closed(&mut self, closed: bool) {
+        self.closed = closed;
+    }
+
+    /// A write that nobody waits for any more arrives after all.
+    pub(crate) fn arrive(&mut self, space: &mut Space) -> bool {
+        let Some((target, write)) = self.late.pop() else { return false };
+        space.write_member(&target.channel, &target.member, &write);
+        true
+    }
+
     /// Takes the next step of one of the changes under way.
-    pub(crate) fn go_on(&mut self, space: &mut Space, nth: usize) -> bool {
+    pub(crate) fn go_on(&mut self, space: &mut Space, nth: usize, fault: Option<Fault>) -> bool {
         if self.running.is_empty() {
             return false;
         }
-        let running = self.running.remove(nth % self.running.len());
-        let next = self.step(space, running);
+        let mut running = self.running.remove(nth % self.running.len());
+        let fault = fault.filter(|_| running.faults < FAULTS);
+        running.faults += u8::from(fault.is_some());
+        let next = self.step(space, running, fault);
         self.running.extend(next);
         true
     }
 
-    fn step(&mut self, space: &mut Space, running: Running) -> Option<Running> {
-        match running {
-            Running::Joining { channel, member, current, cursor } => {
-                let (channel, member) = (&channel, &member);
-                let change = Change { channel, member, cursor, now_ms: 0, writer: "w" };
-                match join(current.as_ref(), space.acl(member), change) {
-                    JoinStep::Write(write) => Some(Running::Allowed { write }),
-                    JoinStep::AlreadyJoined { membership } if !membership.activated => {
-                        let (channel, member) = (channel.clone(), member.clone());
-                        let generation = membership.generation;
-                        Some(Running::Standing { channel, member, generation })
-                    }
-                    JoinStep::AlreadyJoined { .. } | JoinStep::Refused(_) => None,
-                }
-            }
-            Running::Allowed { write } => {
-                self.write(space, &write).then_some(())?;
-                let (channel, member) = (write.row.channel.clone(), write.row.member());
-                let generation = write.row.generation;
-                Some(Running::Written { channel, member, generation })
-            }
-            Running::Written { channel, member, generation } => {
-                Some(match after_write(space.acl(&member), &channel) {
-                    AfterWrite::Keep => Running::Standing { channel, member, generation },
-                    AfterWrite::Remove(_) => Running::Condemned { channel, member, generation },
-                })
-            }
-            Running::Condemned { channel, member, generation } => {
-                // By the revision of whatever a leave made of it meanwhile.
-                let row = space.read_member(&channel, &member);
-                if let Some(row) = row.filter(|row| row.generation == generation) {
-                    space.remove_member(&channel, &member, row.revision);
-                }
-                None
-            }
-            Running::Standing { channel, member, generation } => {
-                self.catch_up(space, &channel, &member, generation)
-            }
-            Running::Activating { write } | Running::Leaving { write } => {
-                self.write(space, &write);
-                None
-            }
-        }
-    }
-
-    /// By revision; a conflict ends the change, and whoever asked for it begins again.
-    fn write(&self, space: &mut Space, write: &Write) -> bool {
-        let member = write.row.member();
-        assert!(!self.read.contains(&member), "{member:?} is written after its inventory");
-        space.write_member(write)
-    }
-
-    /// Copies (join, fence]. The fence is read after the watch applied the row.
-    fn catch_up(
+    fn step(
         &mut self,
         space: &mut Space,
-        channel: &Channel,
-        member: &Lifecycle,
-        gen_: u64,
+        running: Running,
+        fault: Option<Fault>,
     ) -> Option<Running> {
+        let Running { target, machine, faults } = running;
+        let machine = match machine {
+            Machine::Join(mut join) => match join.next() {
+                Step::Ask(ask) => {
+                    join.answer(self.perform_step(space, &target, ask, fault), 0);
+                    Machine::Join(join)
+                }
+                Step::End(end) => self.joined(space, &target, &end)?,
+            },
+            Machine::Activation(mut activation) => match activation.next(0) {
+                Step::Ask(ask) => {
+                    activation.answer(&self.perform_step(space, &target, ask, fault));
+                    Machine::Activation(activation)
+                }
+                Step::End(end) => {
+                    assert_ne!(end, ActivationEnd::Evicted, "every window is whole");
+                    return None;
+                }
+            },
+            Machine::Leave(mut leave) => match leave.next() {
+                Step::Ask(ask) => {
+                    let (channel, member) = (&target.channel, &target.member);
+                    if ask == Ask::Cursor {
+                        self.dir.begin_leave(channel, member);
+                    }
+                    if let Some(cursor) = leave.cursor() {
+                        self.dir.set_leave_cursor(channel, member, cursor);
+                    }
+                    leave.answer(self.perform_step(space, &target, ask, fault), 0);
+                    Machine::Leave(leave)
+                }
+                Step::End(end) => {
+                    self.left(space, &target, &end);
+                    return None;
+                }
+            },
+        };
+        Some(Running { target, machine, faults })
+    }
+
+    /// A row that stands is caught up once the watch has applied it.
+    fn joined(&mut self, space: &Space, target: &Target, end: &JoinEnd) -> Option<Machine> {
+        let JoinEnd::Open { membership, .. } = end else { return None };
         self.barrier(space);
-        let fence = space.last_seq();
-        let row = self.dir.membership(channel, member).cloned()?;
-        for seq in row.join_cursor + 1..=fence {
-            let post = space.post_at(seq);
-            if post.channel == *channel && post.sender != member.principal && row.generation == gen_
-            {
-                let (member, channel) = (member.clone(), channel.clone());
-                let reason = Reason::DurableChannel;
-                space.store_inbox(Entry { member, channel, seq, reason, generation: gen_ });
-            }
+        let activation = Activation::new(target.clone(), membership.clone(), u64::MAX);
+        (!membership.activated).then_some(Machine::Activation(activation))
+    }
+
+    /// Nothing past the cursor was released while the leave was under way.
+    fn left(&mut self, space: &Space, target: &Target, end: &LeaveEnd) {
+        let Target { channel, member, .. } = target;
+        let written = match end {
+            LeaveEnd::Left { revision } => Some(*revision),
+            _ => None,
+        };
+        if let Some(row) =
+            space.read_member(channel, member).membership.filter(|_| written.is_some())
+            && let Some(cursor) = row.leave_cursor
+        {
+            let late = self.released.iter().find(|(of, who, generation, seq)| {
+                of == channel && who == member && *generation == row.generation && *seq > cursor
+            });
+            assert_eq!(late, None, "{member:?} left at {cursor}");
         }
-        let current = space.read_member(channel, member);
-        let change = Change { channel, member, cursor: fence, now_ms: 0, writer: "w" };
-        match activate(current.as_ref(), gen_, change) {
-            ActivateStep::Write(write) => Some(Running::Activating { write }),
-            ActivateStep::AlreadyActive | ActivateStep::Superseded => None,
+        self.dir.end_leave(channel, member, written);
+    }
+
+    fn perform_step(
+        &mut self,
+        space: &mut Space,
+        target: &Target,
+        ask: Ask,
+        fault: Option<Fault>,
+    ) -> Answer {
+        let Target { channel, member, .. } = target;
+        match ask {
+            Ask::Write(write) => self.write(space, target, write, fault),
+            _ if fault.is_some() => Answer::NoAnswer,
+            Ask::Row => Answer::Row(space.read_member(channel, member)),
+            Ask::Room => Answer::Room,
+            Ask::Cursor => Answer::Cursor(space.last_seq()),
+            Ask::Acl => Answer::Acl(space.acls.get(member).cloned()),
+            Ask::Window { .. } => Answer::Window { end: space.last_seq(), whole: true },
+            Ask::CatchUp { .. } if self.closed => Answer::NotServing,
+            Ask::CatchUp { after, until } => {
+                self.catch_up(space, target, after, until);
+                Answer::CaughtUp
+            }
         }
     }
 
-    /// An inventory arrives.
+    /// By revision; a conflict begins the change anew.
+    fn write(
+        &mut self,
+        space: &mut Space,
+        target: &Target,
+        write: RowWrite,
+        fault: Option<Fault>,
+    ) -> Answer {
+        let Target { channel, member, .. } = target;
+        assert!(!self.read.contains(member), "{member:?} is written after its inventory");
+        if self.closed && !write.is_undo {
+            return Answer::NotServing;
+        }
+        match fault {
+            Some(Fault::LostRequest) => return Answer::NoAnswer,
+            Some(Fault::Late) => {
+                self.late.push((target.clone(), write));
+                return Answer::NoAnswer;
+            }
+            Some(Fault::LostAnswer) | None => {}
+        }
+        let written = space.write_member(channel, member, &write);
+        match (fault, written) {
+            (Some(_), _) => Answer::NoAnswer,
+            (None, Some(revision)) => Answer::Written(revision),
+            (None, None) => Answer::Conflict,
+        }
+    }
+
+    /// Copies the window to the generation that stands.
+    fn catch_up(&mut self, space: &mut Space, target: &Target, after: u64, until: u64) {
+        let Target { channel, member, .. } = target;
+        let Some(row) = self.dir.membership(channel, member) else { return };
+        let generation = row.generation;
+        if row.join_cursor != after {
+            return;
+        }
+        for seq in after + 1..=until {
+            let post = space.post_at(seq);
+            if post.channel == *channel && post.sender != member.principal {
+                let (member, channel) = (member.clone(), channel.clone());
+                let reason = Reason::DurableChannel;
+                space.store_inbox(Entry { member, channel, seq, reason, generation });
+            }
+        }
+    }
+
+    /// An inventory arrives, and is begun.
     pub(crate) fn ask_inventory(&mut self, space: &Space, member: &Lifecycle) {
-        if needs_fence(space.acl(member)) {
+        let asked = Inventory::default();
+        assert_eq!(asked.next(), InventoryAsk::Acl);
+        if asked.answer(InventoryAnswer::Acl(space.acls.get(member))).next() == InventoryAsk::Fence
+        {
             self.fenced.insert(member.clone());
         }
     }

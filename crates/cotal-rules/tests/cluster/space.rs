@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use cotal_rules::membership::{Expect, Write};
+use cotal_rules::membership::{RowWrite, Stored};
 use cotal_rules::{Acl, Membership};
 use cotal_wire::envelope::{Reason, dedup_key, dedup_stem};
 use cotal_wire::names::member_key;
@@ -61,6 +61,8 @@ pub(crate) struct Space {
     pub(crate) acls: BTreeMap<Lifecycle, AclRow>,
     pub(crate) members: BTreeMap<(Channel, Lifecycle), Membership>,
     pub(crate) intervals: Vec<Interval>,
+    /// The highest generation of each key that was ever closed, since the manager last deleted it.
+    left: BTreeMap<(Channel, Lifecycle), u64>,
     /// Posts that `fanout` has acked.
     pub(crate) routed: HashSet<u64>,
     pub(crate) inbox: Vec<Entry>,
@@ -109,34 +111,50 @@ impl Space {
         }
     }
 
-    /// The revision that a write to the key must name: of whatever is stored there.
-    fn key_revision(&self, key: &str) -> Option<u64> {
-        let last = self.log.iter().rev().find(|change| !change.is_acl && change.key == key)?;
-        last.value.as_ref().map(|_| last.revision)
+    /// The revision of whatever is stored under a member key.
+    fn key_revision(&self, key: &str) -> u64 {
+        let last = self.log.iter().rev().find(|change| !change.is_acl && change.key == key);
+        last.map_or(0, |change| change.revision)
     }
 
     /// What a leader-served read finds: the last valid row, under the revision to replace.
-    pub(crate) fn read_member(&self, channel: &Channel, member: &Lifecycle) -> Option<Membership> {
-        let row = self.members.get(&(channel.clone(), member.clone()))?;
-        let revision = self.key_revision(&member_key(channel, member)).unwrap();
-        Some(Membership { revision, ..row.clone() })
+    pub(crate) fn read_member(&self, channel: &Channel, member: &Lifecycle) -> Stored {
+        let revision = self.key_revision(&member_key(channel, member));
+        let row = self.members.get(&(channel.clone(), member.clone()));
+        let membership = row.map(|row| Membership { revision, ..row.clone() });
+        Stored { membership, revision }
     }
 
-    pub(crate) fn write_member(&mut self, write: &Write) -> bool {
-        let (channel, member) = (write.row.channel.clone(), write.row.member());
-        let key = member_key(&channel, &member);
-        let current = self.key_revision(&key);
-        let matches = match write.expect {
-            Expect::Absent => current.is_none(),
-            Expect::Revision(revision) => current == Some(revision),
-        };
-        if matches {
-            let value = serde_json::to_vec(&write.row).unwrap();
-            let revision = self.append(false, key, Some(value));
-            self.note_interval(&write.row);
-            self.members.insert((channel, member), Membership::of(&write.row, revision));
+    /// A compare-and-set; gives the revision unless another one is stored.
+    pub(crate) fn write_member(
+        &mut self,
+        channel: &Channel,
+        member: &Lifecycle,
+        write: &RowWrite,
+    ) -> Option<u64> {
+        let key = member_key(channel, member);
+        if self.key_revision(&key) != write.over {
+            return None;
         }
-        matches
+        let Some(row) = &write.row else {
+            return Some(self.remove(channel, member, key));
+        };
+        let revision = self.append(false, key, Some(serde_json::to_vec(row).unwrap()));
+        self.note_interval(row);
+        // A refused rejoin that is taken back was never a membership.
+        self.intervals.retain(|held| {
+            let same = held.channel == *channel && held.member == *member;
+            !same || held.generation <= row.generation
+        });
+        let place = (channel.clone(), member.clone());
+        let left = self.left.entry(place.clone()).or_default();
+        if row.leave_cursor.is_some() {
+            *left = row.generation.max(*left);
+        } else {
+            assert!(row.generation > *left, "generation {} is begun again", row.generation);
+        }
+        self.members.insert(place, Membership::of(row, revision));
+        Some(revision)
     }
 
     fn note_interval(&mut self, row: &MemberRow) {
@@ -162,8 +180,10 @@ impl Space {
 
     /// The manager's delete, whatever stands there.
     pub(crate) fn drop_member(&mut self, channel: &Channel, member: &Lifecycle) {
-        if let Some(revision) = self.key_revision(&member_key(channel, member)) {
-            self.remove_member(channel, member, revision);
+        let key = member_key(channel, member);
+        if self.read_member(channel, member).membership.is_some() {
+            self.left.remove(&(channel.clone(), member.clone()));
+            self.remove(channel, member, key);
         }
     }
 
@@ -173,13 +193,10 @@ impl Space {
         own.map(|(channel, _)| channel.clone()).collect()
     }
 
-    pub(crate) fn remove_member(&mut self, channel: &Channel, member: &Lifecycle, revision: u64) {
-        let key = member_key(channel, member);
-        if self.key_revision(&key) == Some(revision) {
-            self.append(false, key, None);
-            self.members.remove(&(channel.clone(), member.clone()));
-            self.intervals.retain(|held| held.channel != *channel || held.member != *member);
-        }
+    fn remove(&mut self, channel: &Channel, member: &Lifecycle, key: String) -> u64 {
+        self.members.remove(&(channel.clone(), member.clone()));
+        self.intervals.retain(|held| held.channel != *channel || held.member != *member);
+        self.append(false, key, None)
     }
 
     fn key_of(&self, entry: &Entry) -> Option<String> {

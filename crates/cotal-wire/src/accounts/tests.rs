@@ -1,4 +1,4 @@
-use crate::ids::{ConnId, Lifecycle, LifecycleUid, Principal, Role};
+use crate::ids::{ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role};
 use crate::profile::AgentGrant;
 use crate::{ChannelPattern, Space};
 
@@ -25,7 +25,8 @@ fn inhabitants() -> Vec<Profile> {
         post: vec![ChannelPattern::parse("team.>").unwrap()],
         role: Some(Role::parse("reviewer").unwrap()),
     };
-    vec![Profile::Agent(grant), Profile::Observer(own())]
+    let endpoint = EndpointName::parse("endpoint").unwrap();
+    vec![Profile::Agent(grant), Profile::Observer(own()), Profile::Workflow(endpoint)]
 }
 
 /// Whether every subject of `inner` is one of `outer`.

@@ -68,3 +68,28 @@ fn spaces_map_foreign_characters() {
     assert!(Space::parse("my team").is_err());
     assert!(Space::from_name("").is_err());
 }
+
+#[test]
+fn a_subscription_reads_the_channels_that_it_matches() {
+    let space = Space::parse("s").unwrap();
+    for (subject, reads) in [
+        ("cotal.s.chat.*.*.team.backend", Some("team.backend")),
+        ("cotal.s.chat.*.*.team.>", Some("team.>")),
+        ("cotal.s.chat.*.*.*", Some("*")),
+        ("cotal.s.chat.local.bob.ops", Some("ops")),
+        ("cotal.s.chat.local.>", Some(">")),
+        ("cotal.s.chat.>", Some(">")),
+        ("cotal.s.>", Some(">")),
+        ("cotal.*.chat.*.*.ops", Some("ops")),
+        ("*.*.*.*.*.ops", Some("ops")),
+        (">", Some(">")),
+        ("cotal.t.chat.>", None),
+        ("cotal.s.inst.>", None),
+        ("cotal.s.chat.*.*", None),
+        ("cotal.s.chat", None),
+        ("_INBOX_x.>", None),
+    ] {
+        let read = space.chat_read(subject).map(|pattern| pattern.to_string());
+        assert_eq!(read.as_deref(), reads, "{subject}");
+    }
+}

@@ -5,7 +5,7 @@ use cotal_wire::{ChannelPattern, Principal, Role};
 use cotal_workspace::{FileStore, SecretKey, SecretKind};
 use serde_json::json;
 
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
 use crate::commands::as_agent::role;
 use crate::context::{Context, Target};
 use crate::exit::Exit;

@@ -12,7 +12,7 @@ use cotal_wire::control::Code;
 use cotal_wire::creds::Claims;
 use cotal_wire::{Channel, Role};
 
-use crate::cli::MeshArgs;
+use crate::args::MeshArgs;
 use crate::context::{Context, principal};
 use crate::exit::{Exit, Failure};
 use crate::output::told;
@@ -130,6 +130,7 @@ fn not_connected(error: ConnectError) -> anyhow::Error {
             let message = format!("{}; {REJECTED}", told(&error));
             return Failure::new(Exit::Denied, message).into();
         }
+        _ => Exit::Failure,
     };
     Failure::new(exit, told(&error.into())).into()
 }
@@ -139,9 +140,12 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
     let exit = match &error {
         SendError::TooLarge { .. } => Exit::Refused,
         SendError::Duplicate { .. } => Exit::Conflict,
-        SendError::Unwritable(_) => Exit::Failure,
+        SendError::Id { .. } => Exit::Usage,
+        SendError::Malformed(_) => Exit::Refused,
+        SendError::Closed | SendError::NotConnected => Exit::Unreachable,
         SendError::Refused { source, .. } if source.is_denied() => return denied(error),
         SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
+        _ => Exit::Failure,
     };
     Failure::new(exit, error.to_string()).into()
 }
@@ -162,6 +166,7 @@ pub fn not_asked(error: ControlError) -> anyhow::Error {
         ControlError::ConnectionLost | ControlError::Stopped => Exit::Unreachable,
         ControlError::Malformed(_) => Exit::Failure,
         ControlError::Nats(_) => return error.into(),
+        _ => Exit::Failure,
     };
     let advice = match exit {
         Exit::NotServing => "; `cotal up` starts a missing daemon, then do this again",
@@ -191,7 +196,8 @@ pub fn exit_of(why: &Shortfall) -> Exit {
         Shortfall::Superseded => Exit::Conflict,
         Shortfall::Evicted => Exit::Partial,
         Shortfall::ConnectionLost | Shortfall::Stopped => Exit::Unreachable,
-        Shortfall::Failed(_) => Exit::Failure,
+        // Whatever else a later version can say.
+        _ => Exit::Failure,
     }
 }
 
@@ -203,8 +209,6 @@ pub fn advice(why: &Shortfall) -> &'static str {
         }
         Shortfall::Evicted | Shortfall::Superseded | Shortfall::ConnectionLost => "do this again",
         Shortfall::Denied { .. } => GRANT,
-        Shortfall::Refused { .. } | Shortfall::Stopped | Shortfall::Failed(_) => {
-            "the reason above says what is missing"
-        }
+        _ => "the reason above says what is missing",
     }
 }

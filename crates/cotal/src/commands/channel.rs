@@ -9,7 +9,7 @@ use cotal_wire::rows::{ChannelConfig, DeliveryClass, delivery_class};
 use cotal_wire::{Channel, Space};
 use serde_json::json;
 
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

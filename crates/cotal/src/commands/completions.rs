@@ -2,11 +2,8 @@
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
-use crate::context::Context;
 use crate::exit::Exit;
 
 /// Prints completions for a shell.
@@ -19,10 +16,10 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script.
-pub fn run(args: &Args, _ctx: &Context) -> anyhow::Result<Exit> {
+/// Prints the script for the command tree `of`.
+pub fn run(args: &Args, of: &mut clap::Command) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "cotal", &mut script);
+    clap_complete::generate(args.shell, of, "cotal", &mut script);
     io::stdout().write_all(&script)?;
     Ok(Exit::Ok)
 }

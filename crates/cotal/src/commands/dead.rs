@@ -6,7 +6,7 @@ use cotal_wire::Space;
 use cotal_wire::names::{self, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::age;

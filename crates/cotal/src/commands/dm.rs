@@ -2,7 +2,7 @@
 
 use cotal_client::{Draft, EndpointOptions};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_sent};
 use crate::commands::{message, post};
 use crate::context::{Context, principal};

@@ -3,7 +3,7 @@
 use cotal_client::{Backstop, Channel, EndpointOptions, JoinState, Live};
 use serde_json::json;
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, advice, channel, denied, exit_of};
 use crate::context::Context;
 use crate::exit::Exit;

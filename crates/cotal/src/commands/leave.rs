@@ -3,7 +3,7 @@
 use cotal_client::{Channel, EndpointOptions, LeaveState, Left};
 use serde_json::json;
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, advice, channel, exit_of};
 use crate::context::Context;
 use crate::exit::Exit;

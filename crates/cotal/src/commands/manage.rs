@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use cotal_manager::launch::manager_record;
 use cotal_manager::{Authority, BrokerAddress, Manager, ManagerOptions};
 use cotal_wire::Space;
-use cotal_workspace::{FileStore, PidFile, Reservation, Root, Segment};
+use cotal_workspace::{FileStore, Identity, PidFile, Root, Segment, Share};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::deliver::{Place, nowhere, place, signalled};
-use crate::cli::{LifetimeArg, MeshArgs};
+use super::place::{Place, nowhere, place, signalled};
+use crate::args::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::logging;
@@ -88,24 +88,20 @@ async fn manage(options: ManagerOptions, root: &Root, space: &Space) -> anyhow::
 }
 
 /// The record of this process. One of a manager that runs is never overwritten.
-struct Recorded {
-    record: PidFile,
-    _one_at_a_time: Reservation,
-}
+struct Recorded(PidFile);
 
 impl Recorded {
     fn write(root: &Root, space: &Space) -> anyhow::Result<Self> {
         let record = manager_record(root, space);
-        let lock = record.path().with_extension("run.lock");
-        let one_at_a_time = Reservation::try_acquire(&lock)?;
+        Identity::adopt(&record.run_lock(), Share::Alone)?;
         record.write(std::process::id())?;
-        Ok(Self { record, _one_at_a_time: one_at_a_time })
+        Ok(Self(record))
     }
 }
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        if let Err(error) = self.record.remove_if(std::process::id()) {
+        if let Err(error) = self.0.remove_if(std::process::id()) {
             warn!(%error, "the process record could not be removed");
         }
     }

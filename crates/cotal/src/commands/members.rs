@@ -1,21 +1,24 @@
-//! `cotal members`: who is durably on a channel.
+//! `cotal members`: who is durably on a channel, and who reads it live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_manager::rows::{AclRows, bucket, read_all};
+use cotal_wire::channel::any_covers;
 use cotal_wire::names::{self, parse_member_key};
-use cotal_wire::rows::{MemberRow, MemberState};
+use cotal_wire::rows::{FeedRow, MemberRow, MemberState};
 use cotal_wire::{Lifecycle, Principal};
 use serde_json::json;
 
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
+use crate::commands::who::MembershipView;
 use crate::context::Context;
 use crate::exit::Exit;
 
-/// Lists the durable members of a channel.
+/// Lists the durable members of a channel and who reads it live.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only durable memberships are listed: who is subscribed live is known to the broker alone.
+LIVE says whether somebody is subscribed now, as the daemon's list of connections shows it; ? stands
+where that list is stale. `cotal who` shows the whole list.
 
 Example:
   cotal members team.backend --json")]
@@ -58,50 +61,95 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
             }
         }
     }
-    print(&args, ctx, &members, &acl)
+    let view = MembershipView::read(&connection, &target.space).await?;
+    let stale = view.stale();
+    if let Some(why) = &stale {
+        ctx.out.warn(why);
+    }
+    let covers = |row: &FeedRow| any_covers(&row.live, &channel);
+    let live = view.rows.iter().filter(|(_, row)| covers(row)).map(|(who, _)| who.clone());
+    let live = stale.is_none().then(|| live.collect());
+    print(&args, ctx, &Readers { members, live }, &acl)
+}
+
+/// Who reads a channel.
+struct Readers {
+    members: BTreeMap<Lifecycle, MemberRow>,
+    /// Who is subscribed to it; `None` when that is not known.
+    live: Option<BTreeSet<Principal>>,
+}
+
+impl Readers {
+    fn is_live(&self, who: &Principal) -> Option<bool> {
+        self.live.as_ref().map(|live| live.contains(who))
+    }
+
+    /// Those who are subscribed and no durable members.
+    fn only_live(&self) -> impl Iterator<Item = &Principal> {
+        let is_member = |who: &Principal| {
+            self.members.iter().any(|(m, row)| m.principal == *who && row.leave_cursor.is_none())
+        };
+        self.live.iter().flatten().filter(move |who| !is_member(who))
+    }
 }
 
 /// Incarnation uids are capabilities, so no listing shows one.
-fn print(
-    args: &Args,
-    ctx: &Context,
-    members: &BTreeMap<Lifecycle, MemberRow>,
-    acl: &AclRows,
-) -> anyhow::Result<Exit> {
+fn print(args: &Args, ctx: &Context, readers: &Readers, acl: &AclRows) -> anyhow::Result<Exit> {
     let name = |member| acl.rows.get(member).and_then(|row| row.name.clone());
+    let name_of = |who: &Principal| acl.live_of(who).next().and_then(|(_, row)| row.name.clone());
     if args.output.json {
-        let rows: Vec<_> = members
-            .iter()
-            .map(|(member, row)| {
-                json!({
-                    "principal": member.principal, "name": name(member), "state": row.state,
-                    "generation": row.generation, "activated": row.activated,
-                    "joinCursor": row.join_cursor, "leaveCursor": row.leave_cursor,
-                })
+        let durable = readers.members.iter().map(|(member, row)| {
+            json!({
+                "principal": member.principal, "name": name(member), "state": row.state,
+                "live": readers.is_live(&member.principal),
+                "generation": row.generation, "activated": row.activated,
+                "joinCursor": row.join_cursor, "leaveCursor": row.leave_cursor,
             })
-            .collect();
+        });
+        let live = readers.only_live().map(
+            |who| json!({ "principal": who, "name": name_of(who), "state": "live", "live": true }),
+        );
+        let rows: Vec<_> = durable.chain(live).collect();
         ctx.out.json(&rows)?;
         return Ok(Exit::Ok);
     }
-    let rows: Vec<_> =
-        members.iter().map(|(member, row)| as_row(&member.principal, name(member), row)).collect();
-    let heading = ["NAME", "PRINCIPAL", "STATE", "JOINED AFTER", "LEFT AFTER"];
-    ctx.out.table(&heading, &rows, "no durable members")?;
+    let durable = readers.members.iter().map(|(member, row)| {
+        as_row(&member.principal, name(member), row, readers.is_live(&member.principal))
+    });
+    let live = readers.only_live().map(|who| {
+        let name = name_of(who).unwrap_or_else(|| "-".to_owned());
+        let [state, live, none] = ["live only", "yes", "-"].map(str::to_owned);
+        vec![name, who.to_string(), state, live, none.clone(), none]
+    });
+    let rows: Vec<_> = durable.chain(live).collect();
+    let heading = ["NAME", "PRINCIPAL", "STATE", "LIVE", "JOINED AFTER", "LEFT AFTER"];
+    ctx.out.table(&heading, &rows, "no members")?;
     Ok(Exit::Ok)
 }
 
-fn as_row(principal: &Principal, name: Option<String>, row: &MemberRow) -> Vec<String> {
+fn as_row(
+    principal: &Principal,
+    name: Option<String>,
+    row: &MemberRow,
+    is_live: Option<bool>,
+) -> Vec<String> {
     let state = match (row.leave_cursor, row.state, row.activated) {
         (Some(_), _, _) => "left",
         (None, MemberState::LiveConfirmed, _) => "live only",
         (None, MemberState::DurableActive, true) => "durable",
         (None, MemberState::DurableActive, false) => "catching up",
     };
+    let live = match is_live {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "?",
+    };
     let left = row.leave_cursor.map_or("-".to_owned(), |seq| seq.to_string());
     vec![
         name.unwrap_or_else(|| "-".to_owned()),
         principal.to_string(),
         state.to_owned(),
+        live.to_owned(),
         row.join_cursor.to_string(),
         left,
     ]

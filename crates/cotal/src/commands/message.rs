@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

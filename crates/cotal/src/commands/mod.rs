@@ -10,13 +10,16 @@ pub mod deliver;
 pub mod dm;
 pub mod doctor;
 pub mod down;
+pub mod host;
 pub mod inbox;
 pub mod join;
 pub mod leave;
 pub mod manage;
 pub mod members;
 pub mod message;
+pub mod mint;
 pub mod pending;
+pub mod place;
 pub mod post;
 pub mod redeliver;
 pub mod request;
@@ -25,38 +28,6 @@ pub mod serve;
 pub mod service;
 pub mod space;
 pub mod status;
+pub mod timer;
 pub mod up;
-
-use crate::cli::Command;
-use crate::context::Context;
-use crate::exit::Exit;
-
-/// Runs one command. Its future is boxed: the commands differ much in size.
-pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
-    match command {
-        Command::Up(args) => Box::pin(up::run(args, ctx)).await,
-        Command::Down(args) => Box::pin(down::run(args, ctx)).await,
-        Command::Deliver(args) => Box::pin(deliver::run(args, ctx)).await,
-        Command::Manage(args) => Box::pin(manage::run(args, ctx)).await,
-        Command::Status(args) => Box::pin(status::run(args, ctx)).await,
-        Command::Doctor(args) => Box::pin(doctor::run(args, ctx)).await,
-        Command::Service(args) => Box::pin(service::run(args, ctx)).await,
-        Command::Space(args) => Box::pin(space::run(args, ctx)).await,
-        Command::Agent(args) => Box::pin(agent::run(args, ctx)).await,
-        Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,
-        Command::Members(args) => Box::pin(members::run(args, ctx)).await,
-        Command::Pending(args) => Box::pin(pending::run(args, ctx)).await,
-        Command::Dead(args) => Box::pin(dead::run(args, ctx)).await,
-        Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,
-        Command::Post(args) => Box::pin(post::run(args, ctx)).await,
-        Command::Dm(args) => Box::pin(dm::run(args, ctx)).await,
-        Command::Ask(args) => Box::pin(ask::run(args, ctx)).await,
-        Command::Requests(args) => Box::pin(requests::run(args, ctx)).await,
-        Command::Request(args) => Box::pin(request::run(args, ctx)).await,
-        Command::Serve(args) => Box::pin(serve::run(args, ctx)).await,
-        Command::Join(args) => Box::pin(join::run(args, ctx)).await,
-        Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
-        Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,
-        Command::Completions(args) => completions::run(&args, ctx),
-    }
-}
+pub mod who;

@@ -11,7 +11,7 @@ use cotal_wire::{Lifecycle, Principal, Space};
 use serde::Serialize;
 
 use super::dead::{self, reason_text};
-use crate::cli::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs};
 use crate::context::{Context, Target};
 use crate::exit::{Exit, Failure};
 use crate::output::age;

@@ -2,7 +2,7 @@
 
 use cotal_client::{Channel, Draft, EndpointOptions, Posted};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, channel, not_sent};
 use crate::commands::message;
 use crate::context::Context;

@@ -6,7 +6,7 @@ use cotal_manager::rows::bucket;
 use cotal_wire::names::{self, dead_key};
 use cotal_wire::rows::{DeadRow, DeadState};
 
-use crate::cli::MeshArgs;
+use crate::args::MeshArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 

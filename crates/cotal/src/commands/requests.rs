@@ -2,7 +2,7 @@
 
 use cotal_client::{EndpointOptions, ListedRequest, Standing};
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_asked};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -16,6 +16,7 @@ Listed are the requests on the queue, and those that left it within the last day
 queued     nobody has it
 taken      a holder has it and has not finished it
 done       it has left the queue after a holder took it
+failed     its holder could not do it
 cancelled  its sender took it back
 
 Examples:
@@ -62,5 +63,7 @@ fn state(state: Standing) -> &'static str {
         Standing::Taken => "taken",
         Standing::Done => "done",
         Standing::Cancelled => "cancelled",
+        Standing::Failed => "failed",
+        _ => "of a later version",
     }
 }

@@ -7,7 +7,7 @@ use cotal_workspace::{Mode, Reservation};
 use serde_json::json;
 
 use super::up::Up;
-use crate::cli::{self, JsonArg};
+use crate::args::{self, JsonArg};
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -28,7 +28,7 @@ enum Command {
     #[command(after_help = "Example:\n  cotal space add research")]
     Add {
         /// Its name; characters other than letters, digits, _ and - become _.
-        #[arg(value_parser = cli::space)]
+        #[arg(value_parser = args::space)]
         name: Space,
     },
     /// List the spaces.

@@ -20,8 +20,8 @@ fn lif_6_up_says_what_a_daemon_without_the_lease_said_and_ends_otherwise() {
     // A holder that nothing records any more: nobody can know whether it lives.
     let holder = site.daemon();
     signal(holder, Signal::STOP);
-    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
-        std::fs::remove_file(site.path(record)).unwrap();
+    for known in ["delivery.main.pid", "delivery.main.run.lock"] {
+        std::fs::remove_file(site.path(known)).unwrap();
     }
     let up = site.run(&["up", "--detach"]).ends(7);
     signal(holder, Signal::KILL);

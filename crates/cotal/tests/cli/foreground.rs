@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cotal_workspace::identity::holders;
 use rustix::process::Signal;
 
 use crate::site::{Site, is_alive, signal, wait_until};
@@ -137,14 +138,14 @@ fn lif_9_a_replacement_that_is_still_starting_is_stopped_for_good() {
     signal(site.broker(), Signal::STOP);
     kill_daemon(&site);
     up.says(DIED);
-    let launched = "delivery.main.launched.pid";
-    wait_until("the replacement", || site.read(launched).trim().parse().is_ok_and(is_alive));
-    let replacement = site.pid(launched);
+    let lock = site.path("delivery.main.run.lock");
+    wait_until("the replacement", || !holders(&lock).is_empty());
+    let replacement = holders(&lock)[0];
     let down = site.run(&["down"]).ok().says("delivery daemon stopped");
     assert!(!is_alive(replacement), "{down:?}");
     assert_eq!(up.ended(), 1);
     assert_eq!(up.said().matches("restarting it").count(), 1, "{}", up.said());
-    assert!(!site.path(launched).exists() && !site.path("main/delivery.creds").exists());
+    assert!(holders(&lock).is_empty() && !site.path("main/delivery.creds").exists());
 }
 
 #[test]
@@ -155,10 +156,10 @@ fn lif_9_a_replacement_that_does_not_bind_gets_the_warning_of_the_start() {
     // A broker that does not answer keeps the replacement at its dial until it is paused itself.
     signal(site.broker(), Signal::STOP);
     let died = kill_daemon(&site);
-    let launched = "delivery.main.launched.pid";
-    let is_new = |pid: u32| pid != died && is_alive(pid);
-    wait_until("the replacement", || site.read(launched).trim().parse().is_ok_and(is_new));
-    let replacement = site.pid(launched);
+    let lock = site.path("delivery.main.run.lock");
+    let replacement = || holders(&lock).into_iter().find(|pid| *pid != died);
+    wait_until("the replacement", || replacement().is_some());
+    let replacement = replacement().unwrap();
     signal(replacement, Signal::STOP);
     signal(site.broker(), Signal::CONT);
     up.says("the delivery daemon runs, and does not serve (its responder is not bound)");
@@ -204,7 +205,7 @@ fn lif_9_a_daemon_too_starved_to_exit_is_killed_by_down_and_stays_stopped() {
     assert!(!site.path("main/delivery.creds").exists());
     let seen = up.said();
     assert!(!seen.contains("running again"), "{seen}");
-    assert!(!site.path("delivery.main.launched.pid").exists(), "a replacement was started");
+    assert!(holders(&site.path("delivery.main.run.lock")).is_empty(), "a replacement was started");
 }
 
 #[test]
@@ -324,18 +325,13 @@ fn lif_11_down_signals_no_other_program_and_clears_its_record() {
     let site = Site::up();
     let daemon = site.daemon();
     let mut other = Command::new("sleep").arg("600").spawn().unwrap();
-    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
-        std::fs::write(site.path(record), format!("{}\n", other.id())).unwrap();
-    }
-    site.run(&["down"]).ok().says("delivery daemon was not running");
-    assert!(is_alive(other.id()));
-    for record in ["delivery.main.pid", "delivery.main.launched.pid"] {
-        assert!(!site.path(record).exists(), "{record}");
-    }
+    std::fs::write(site.path("delivery.main.pid"), format!("{}\n", other.id())).unwrap();
+    // The daemon is known by its lock, whatever the record says.
+    site.run(&["down"]).ok().says("delivery daemon stopped");
+    assert!(is_alive(other.id()) && !is_alive(daemon));
+    assert!(!site.path("delivery.main.pid").exists());
     other.kill().unwrap();
     other.wait().unwrap();
-    // Nothing named the daemon any more, so it ends by itself once the broker is gone.
-    wait_until("the daemon's end", || !is_alive(daemon));
 }
 
 #[test]

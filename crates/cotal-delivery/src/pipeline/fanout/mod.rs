@@ -6,12 +6,14 @@
 
 pub(crate) mod admission_window;
 pub(crate) mod copies;
+pub(crate) mod refusals;
 
 use std::time::Duration;
 
 use cotal_nats::{BatchError, Connection, Delivery, Gather, NatsError, PullError, Ticket, Writer};
 use cotal_rules::fanout::{Plan, Post};
 use cotal_wire::envelope::{self, PostHead};
+use cotal_wire::names::FANOUT;
 use cotal_wire::rows::DeliveryClass;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
@@ -24,9 +26,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::PullSource;
+use crate::consumer::pull_source::{PullSource, bind};
 use crate::counters::{Counters, add};
+use crate::lane::context::LaneContext;
+use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::join_barrier::{BarrierPolicy, JoinBarrier};
@@ -34,6 +39,7 @@ use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 use admission_window::AdmissionWindow;
 use copies::make_copies;
+use refusals::{RefusalReports, Refused};
 
 /// Most posts taken at once.
 const BATCH: usize = 256;
@@ -50,6 +56,41 @@ const MARK_AGAIN: Duration = Duration::from_millis(200);
 /// When a post comes again after a copy could not be confirmed.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Posts pulled ahead of routing; small, because each may cost a copy per member.
+const PULL_POSTS: usize = 128;
+
+/// Starts the fan-out writer; INBOX held nothing beyond `backlog` before it.
+pub(crate) async fn spawn(
+    context: &LaneContext,
+    writer: Writer,
+    joins: &JoinBarrier,
+    reader: watch::Receiver<ReaderProgress>,
+    backlog: u64,
+) -> Result<(), LaneError> {
+    let LaneContext { space, connection, view, gate, counters, .. } = context;
+    let stream = space.chat_stream();
+    let info = bind(context, &stream, &space.fanout_config(None)).await?;
+    ShortAckWait::spawn(context, &stream, &info, None);
+    let fanout = Fanout {
+        refusals: refusals::spawn(context),
+        space: space.clone(),
+        connection: connection.clone(),
+        view: Arc::clone(view),
+        writer,
+        pulls: PullSource::open(space, connection, &stream, FANOUT, PULL_POSTS).await?,
+        gate: gate.clone(),
+        counters: Arc::clone(counters),
+        reader,
+        backlog,
+        open: BTreeSet::new(),
+        floor: info.ack_floor.stream_seq,
+        beat: context.reporter("fan-out"),
+        joins: joins.clone(),
+    };
+    context.spawn("fan-out", fanout.run(context.stop.clone()));
+    Ok(())
+}
+
 /// Everything the writer needs.
 pub(crate) struct Fanout {
     pub(crate) space: Space,
@@ -59,6 +100,7 @@ pub(crate) struct Fanout {
     pub(crate) pulls: PullSource,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) refusals: RefusalReports,
     pub(crate) reader: watch::Receiver<ReaderProgress>,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
@@ -190,18 +232,24 @@ impl Fanout {
 
     /// Reads a post, or ends one that can never be routed (FAN-6).
     async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
+        let seq = delivery.stream_seq;
         let why = match self.space.parse_chat(&delivery.subject) {
             Some((sender, channel)) if sender.has_real_owner() => {
                 match envelope::parse_post(&delivery.payload, &sender, &channel) {
                     Ok(head) => {
                         return Some(Routable { delivery, sender, channel, head });
                     }
-                    Err(error) => error.to_string(),
+                    Err(error) => {
+                        let stored =
+                            i64::try_from(delivery.timestamp_ns / 1_000_000).unwrap_or_default();
+                        let reason = error.to_string();
+                        self.refusals.refused(Refused { sender, channel, seq, stored, reason });
+                        error.to_string()
+                    }
                 }
             }
             _ => "its subject names no sender and channel".to_owned(),
         };
-        let seq = delivery.stream_seq;
         warn!(space = %self.space, seq, why, "a post is refused for good");
         add(&self.counters.refused_posts, 1);
         self.open.remove(&seq);

@@ -21,6 +21,7 @@ use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
 use crate::counters::{Counters, add};
+use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::overflow::OverflowReports;
@@ -148,6 +149,31 @@ struct Garbage {
     revision: u64,
     /// When it is dealt with, Unix milliseconds.
     due: i64,
+}
+
+/// Starts the retrier; gives the lock that it holds for reading while it hands off.
+pub(crate) fn spawn(
+    context: &LaneContext,
+    book: DeadStore,
+    overflow: OverflowReports,
+) -> Arc<RwLock<()>> {
+    let handing_off: Arc<RwLock<()>> = Arc::default();
+    let retrier = Retrier {
+        space: context.space.clone(),
+        connection: context.connection.clone(),
+        view: Arc::clone(&context.view),
+        gate: context.gate.clone(),
+        counters: Arc::clone(&context.counters),
+        book,
+        rows: Rows::default(),
+        remover: Remover::new(context),
+        overflow,
+        losing: HashSet::new(),
+        handing_off: Arc::clone(&handing_off),
+        beat: context.reporter("the retrier"),
+    };
+    context.spawn("the retrier", retrier.run(context.stop.clone()));
+    handing_off
 }
 
 impl Retrier {
@@ -339,7 +365,17 @@ impl Retrier {
                 }
             },
             Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+            Verdict::Leaving => {
+                self.put_off(known);
+                Ok(())
+            }
         }
+    }
+
+    /// Tries it again soon, without a word to the broker.
+    fn put_off(&mut self, mut known: Known) {
+        known.row.next_at = now_ms() + waiting::retry_delay_ms(0);
+        self.rows.parked.insert(known.row.seq, known);
     }
 
     fn is_of(&self, stored: &StoredMessage, row: &DeadRow) -> bool {

@@ -8,6 +8,7 @@
 pub(crate) mod discarded;
 pub(crate) mod judge;
 pub(crate) mod retired;
+pub(crate) mod start;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -306,6 +307,8 @@ impl Reader {
                 }
                 Verdict::Retired => self.remove(read).await,
                 Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
+                // Its leave takes longer than a batch is held for.
+                Verdict::Leaving => self.wait(read, DeadReason::HandoffFailed).await,
             }
         }
         (released, copies)
@@ -528,7 +531,9 @@ async fn check(
             () = stop.cancelled() => return (batch, false),
             fresh = async {
                 gate.open().await;
-                view.fresh(&[Feed::Members, Feed::Acl]).await
+                view.fresh(&[Feed::Members, Feed::Acl]).await?;
+                let entries = batch.entries.iter();
+                view.leaves_passed(entries.map(|read| (&read.member, &read.entry))).await
             } => match fresh {
                 Ok(()) => return (batch, true),
                 Err(error) => {

@@ -10,19 +10,25 @@ use cotal_wire::names::member_key;
 use cotal_wire::{Lifecycle, Space};
 use tracing::{debug, info, warn};
 
+use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::state::view::{Feed, View};
 
 /// Removes entries and stray rows of retired lifecycles.
 #[derive(Clone)]
 pub(crate) struct Remover {
-    pub(crate) space: Space,
-    pub(crate) connection: Connection,
-    pub(crate) view: Arc<View>,
-    pub(crate) gate: Gate,
+    space: Space,
+    connection: Connection,
+    view: Arc<View>,
+    gate: Gate,
 }
 
 impl Remover {
+    pub(crate) fn new(context: &LaneContext) -> Self {
+        let LaneContext { space, connection, view, gate, .. } = context.clone();
+        Self { space, connection, view, gate }
+    }
+
     /// Removes the entry at `seq` from the store. One that is gone already counts as removed.
     ///
     /// # Errors

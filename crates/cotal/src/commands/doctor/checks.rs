@@ -3,7 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cotal_manager::{Authority, DAEMON_CREDENTIALS, UnfitError, clock, read_stored_creds};
+use cotal_manager::{
+    Authority, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials, read_stored_creds,
+};
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
@@ -126,7 +128,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();
-    for kind in DAEMON_CREDENTIALS {
+    for kind in expected(authority.as_ref()) {
         let key = SecretKey::new(space, kind);
         findings.push(match store.get(&key) {
             Ok(Some(secret)) => match read(authority.as_ref(), &key.kind, secret.expose()) {
@@ -144,6 +146,12 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     }
     findings.extend(agents(root, space, authority.as_ref()));
     findings
+}
+
+/// What the daemon of a space is to have; without the keys nobody can tell what else is served.
+pub(super) fn expected(authority: Option<&Authority>) -> Vec<SecretKind> {
+    let told = authority.and_then(|authority| daemon_credentials(authority).ok());
+    told.unwrap_or_else(|| DAEMON_CREDENTIALS.to_vec())
 }
 
 /// Reads a stored credential; who signed it can be told only where the keys are.

@@ -7,7 +7,7 @@
 use std::io::ErrorKind;
 
 use cotal_broker::{ProbeError, ServerInfo, probe};
-use cotal_manager::launch::running_broker;
+use cotal_manager::launch::{Process, moved_from, running_broker};
 use cotal_manager::{Authority, BrokerAddress, ManagerError, Office};
 use cotal_nats::{ConnectError, NatsError};
 use cotal_workspace::{MeshFile, Mode, Root};
@@ -21,7 +21,7 @@ pub(in crate::commands) enum Listener {
     Own(String),
     /// Nobody, and the root's broker does not run.
     Nobody(String),
-    /// The root's broker runs and does not answer.
+    /// The root's broker runs, and does not answer or cannot serve.
     Hangs(String),
     /// Something else.
     Foreign(String),
@@ -35,7 +35,11 @@ impl Listener {
     /// # Errors
     /// When the record of the root's broker cannot be read.
     pub(in crate::commands) async fn of(root: &Root, mesh: &MeshFile) -> anyhow::Result<Self> {
-        let runs = running_broker(root)?.map(|broker| broker.pid());
+        let broker = running_broker(root)?;
+        if let Some(moved) = broker.as_ref().and_then(|broker| moved(root, broker)) {
+            return Ok(moved);
+        }
+        let runs = broker.map(|broker| broker.pid());
         let info = match probe(&mesh.server).await {
             Ok(info) => info,
             Err(error) => return Ok(unanswered(&mesh.server, &error, runs)),
@@ -56,6 +60,16 @@ impl Listener {
             }
         }
     }
+}
+
+/// What runs still opens files where the root was, so nothing that it answers is told as sound.
+fn moved(root: &Root, broker: &Process) -> Option<Listener> {
+    let (then, pid) = (moved_from(root, broker)?, broker.pid());
+    Some(Listener::Hangs(format!(
+        "this root was moved from {} while its mesh is up, and its broker, process {pid}, still writes \
+         there: run `cotal down`, then `cotal up`",
+        then.display()
+    )))
 }
 
 fn unanswered(url: &str, error: &ProbeError, runs: Option<u32>) -> Listener {

@@ -7,7 +7,7 @@ mod listener;
 pub(in crate::commands) use listener::Listener;
 use serde::Serialize;
 
-use crate::cli::JsonArg;
+use crate::args::JsonArg;
 use crate::context::Context;
 use crate::exit::Exit;
 

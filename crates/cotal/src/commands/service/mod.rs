@@ -10,7 +10,7 @@ use cotal_wire::Space;
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::{MeshFile, Mode, Root};
 
-use crate::cli;
+use crate::args;
 use crate::context::{Context, config_home, first_space, own_program};
 use crate::exit::{Exit, Failure};
 use unit::{Preset, Scope, Unit};
@@ -47,7 +47,7 @@ struct UnitArgs {
     /// What the unit runs.
     preset: Preset,
     /// The space of a `delivery` unit; else the first one of the root.
-    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = cli::space)]
+    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     space: Option<Space>,
     /// The nats-server of a `mesh` unit; else the one that `cotal up` would find.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]

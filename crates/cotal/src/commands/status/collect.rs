@@ -9,7 +9,7 @@ use cotal_wire::anycast::ListedRequests;
 use cotal_wire::control::{DeliveryStatus, op};
 use cotal_wire::names::{self, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
-use cotal_workspace::{MeshFile, Mode, Root};
+use cotal_workspace::{HostFile, MeshFile, Mode, Root};
 use serde_json::json;
 
 use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
@@ -37,6 +37,7 @@ pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Statu
         durability: mesh.durability,
         broker: BrokerStatus { server: mesh.server.clone(), pid, version, error },
         spaces,
+        host: HostFile::load(root)?.flatten(),
     })
 }
 

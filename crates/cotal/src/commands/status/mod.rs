@@ -5,12 +5,13 @@
 
 mod collect;
 mod components;
+mod host;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
-use crate::cli::{self, JsonArg};
+use crate::args::{self, JsonArg};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
@@ -19,7 +20,8 @@ use crate::output::{age, plain};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
-reached.
+reached. On a root that only runs a host (`cotal deliver --spaces`) it shows the host's lanes: 0 when
+each serves or stands by, 7 otherwise.
 
 With --components a monitor asks: each component is probed, and the worst state is the exit code: 0
 serving, 1 absent, 2 not serving, 3 refused, 4 when nothing could be asked (no root, unreadable
@@ -34,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     components: bool,
     /// Probe the daemon of this space alone.
-    #[arg(long, value_name = "SPACE", requires = "components", value_parser = cli::space)]
+    #[arg(long, value_name = "SPACE", requires = "components", value_parser = args::space)]
     space: Option<cotal_wire::Space>,
     #[command(flatten)]
     output: JsonArg,
@@ -55,6 +57,8 @@ struct Status {
     durability: cotal_workspace::Durability,
     broker: BrokerStatus,
     spaces: Vec<SpaceStatus>,
+    /// The multi-space host of this root; absent when none runs.
+    host: Option<cotal_workspace::HostFile>,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +118,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         return components::run(args.space.as_ref(), args.output.json, ctx).await;
     }
     let root = ctx.root()?;
+    if let Some(host) = host::alone(&root)? {
+        return host.print(&root, args.output.json, ctx);
+    }
     let mesh = ctx.mesh(&root)?;
     let status = collect::status(&root, &mesh).await?;
     let exit = verdict(&status);
@@ -154,7 +161,10 @@ fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
     for space in &status.spaces {
         print_space(space, ctx)?;
     }
-    Ok(())
+    match &status.host {
+        Some(host) => host::print(host, ctx),
+        None => Ok(()),
+    }
 }
 
 fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
@@ -236,6 +246,7 @@ fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<(
                 let delivery = request.delivery.unwrap_or_default();
                 format!("not finished, last taken by {holder} at delivery {delivery}")
             }
+            (Some(holder), Standing::Queued) => format!("given back by {holder}"),
             (_, Standing::Cancelled) => "being cancelled".to_owned(),
             _ => "nobody has taken it".to_owned(),
         };
@@ -262,6 +273,14 @@ fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()
         counters.parked,
         counters.given_up
     ))?;
+    out.data(format_args!(
+        "timers    {} armed, {} requests refused",
+        counters.armed_timers, counters.refused_timers
+    ))?;
+    for down in &counters.down {
+        let (component, reason) = (plain(&down.component), plain(&down.reason));
+        out.data(format_args!("down      {component}: {reason}"))?;
+    }
     for miss in &counters.missed {
         out.data(format_args!(
             "missed    {}: {} unread copies were evicted by the cap",

@@ -1,17 +1,24 @@
 //! The broker that `up` finds running, or starts.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
-use cotal_broker::{Broker, ListenPort, probe};
+use cotal_broker::{Broker, ListenPort, SpawnOptions, listens_at, probe};
 use cotal_manager::Authority;
 use cotal_manager::launch::{
-    BrokerLaunch, OwnCertificate, ensure_certificate, running_broker, stop_broker,
+    BrokerLaunch, OwnCertificate, Process, ensure_certificate, moved_from, running_broker,
+    stop_broker,
 };
 use cotal_workspace::Root;
+use tokio::time::{Instant, sleep};
 
 use super::Args;
 use super::plan::Plan;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+
+/// The broker writes down where it listens without an event that could be waited for.
+const LISTENS_POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// A broker that answered.
 pub(super) enum Served {
@@ -39,11 +46,10 @@ pub(super) async fn ensure(
     authority: Option<&Authority>,
     ctx: &Context,
 ) -> anyhow::Result<Served> {
-    if running_broker(root)?.is_some() {
-        if let Some(url) = plan.before.as_ref().map(|mesh| mesh.server.clone()) {
-            refuse_other_settings(args, plan, &url)?;
-            let info = probe(&url).await?;
-            ctx.out.proven(format!("nats-server {} answers at {url}", info.version));
+    if let Some(broker) = running_broker(root)? {
+        if let Some(url) = attach(args, plan, root, &broker).await? {
+            let version = probe(&url).await?.version;
+            ctx.out.proven(format!("nats-server {version} answers at {url}"));
             return Ok(Served::Attached(url));
         }
         // It was started by an `up` that died before it could record where: nobody uses it yet.
@@ -70,6 +76,39 @@ pub(super) async fn ensure(
     let (version, source, url) = (&binary.version, binary.source, broker.url());
     ctx.out.proven(format!("nats-server {version} ({source}) answers at {url}"));
     Ok(Served::Started(Box::new(broker)))
+}
+
+/// Where the running broker listens; `None` when it ended, or no `up` came so far as to use it.
+async fn attach(
+    args: &Args,
+    plan: &Plan,
+    root: &Root,
+    broker: &Process,
+) -> anyhow::Result<Option<String>> {
+    let Some(before) = &plan.before else { return Ok(None) };
+    if let Some(then) = moved_from(root, broker) {
+        let message = format!(
+            "this root was moved from {} while its mesh is up, and the broker (process {}) still \
+             writes there: run `cotal down`, then `cotal up`",
+            then.display(),
+            broker.pid()
+        );
+        return Err(Failure::new(Exit::Conflict, message).into());
+    }
+    // One that an `up` started which was killed may still read its store, and not listen yet.
+    let recovered = Instant::now() + SpawnOptions::default().ready_within;
+    let url = loop {
+        match listens_at(&root.broker_config(), broker.pid()) {
+            Some(url) => break url,
+            None if broker.has_ended()? => return Ok(None),
+            None if probe(&before.server).await.is_ok() || Instant::now() >= recovered => {
+                break before.server.clone();
+            }
+            None => sleep(LISTENS_POLL_EVERY).await,
+        }
+    };
+    refuse_other_settings(args, plan, &url)?;
+    Ok(Some(url))
 }
 
 /// Makes or takes the broker's certificate, and notes what clients are to trust.

@@ -90,7 +90,7 @@ pub(super) async fn stay(
             Exit::Failure
         }
         () = wish.told() => Exit::Ok,
-        () = managed(up, authorities) => Exit::Failure,
+        () = managed(up, authorities), if !up.hosted => Exit::Failure,
         () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
@@ -108,7 +108,9 @@ async fn attend(up: &Up<'_>, authorities: &[Authority], stopped: &RefCell<BTreeS
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        let wanted = authorities.iter().filter(|a| !stopped.borrow().contains(a.space()));
+        // Hosts that serve the spaces tell their own service managers.
+        let own = authorities.iter().filter(|_| !up.hosted);
+        let wanted = own.filter(|a| !stopped.borrow().contains(a.space()));
         let wanted: Vec<&Authority> = wanted.collect();
         notifier.proven(served(up, &wanted).await);
     }

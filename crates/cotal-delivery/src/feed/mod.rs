@@ -1,0 +1,209 @@
+//! The derived membership feed: who reads which channels, for people to look at (FED-1, FED-2).
+//!
+//! Invariant: the heartbeat is written only after a complete census and after every row that it
+//! changed, so a fresh heartbeat says that the rows are as of that moment. Nothing is decided by the
+//! feed, and no fault of it reaches delivery.
+
+pub(crate) mod credential;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent};
+use cotal_rules::feed::{Change, Picture};
+use cotal_wire::Space;
+use cotal_wire::names::{Bucket, FEED_KEY};
+use cotal_wire::rows::{FeedBeat, FeedRow};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::beside::{Beside, Health};
+use crate::census::{ScanError, Scanner};
+use crate::clock::now_ms;
+use crate::lane::context::LaneContext;
+use crate::lease::gate::Gate;
+use crate::state::view::View;
+use credential::FeedCredential;
+
+/// Between two censuses: how late the feed shows a change. A reader calls it stale after six.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// Rows written at once.
+const WRITE_AT_ONCE: usize = 64;
+
+/// The name of the component, in the log and the status.
+const COMPONENT: &str = "the membership feed";
+
+/// Why one run of the feed ended.
+#[derive(Debug, thiserror::Error)]
+enum FeedFault {
+    #[error("its bucket cannot be read or written: {0}")]
+    Bucket(#[from] NatsError),
+}
+
+/// Why a census shows nobody.
+#[derive(Debug, thiserror::Error)]
+enum NoPicture {
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    #[error("the census is incomplete: {0}")]
+    Incomplete(String),
+}
+
+/// The running feed, as others see it.
+#[derive(Clone)]
+pub(crate) struct FeedHandle {
+    pub(crate) credential: Arc<FeedCredential>,
+    pub(crate) health: Health,
+}
+
+/// Starts the feed, once there is a credential.
+pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner) -> FeedHandle {
+    let health = Health::new(COMPONENT);
+    let feed = MembershipFeed {
+        space: context.space.clone(),
+        gate: context.gate.clone(),
+        view: Arc::clone(&context.view),
+        scanner: scanner.clone(),
+    };
+    let credential = FeedCredential::new(context, scanner, health.clone());
+    let handle = FeedHandle { credential: Arc::clone(&credential), health: health.clone() };
+    let renewing = Arc::clone(&credential).run(context.stop.clone());
+    let feeding = feed.run(credential, health, context.stop.clone());
+    context.spawn(COMPONENT, async move {
+        tokio::join!(renewing, feeding);
+    });
+    handle
+}
+
+/// What the feed needs of its lane.
+#[derive(Clone)]
+struct MembershipFeed {
+    space: Space,
+    gate: Gate,
+    view: Arc<View>,
+    scanner: Scanner,
+}
+
+impl MembershipFeed {
+    async fn run(self, credential: Arc<FeedCredential>, health: Health, stop: CancellationToken) {
+        let Some(connect) = stop.run_until_cancelled(credential.connect()).await else { return };
+        let beside = Beside {
+            space: self.space.clone(),
+            connect,
+            health: health.clone(),
+            meanwhile: "who reads what is not shown; delivery does not need it",
+        };
+        let follow = |connection, stop| self.clone().follow(connection, health.clone(), stop);
+        beside.run(stop, follow).await;
+    }
+
+    async fn follow(
+        self,
+        connection: Connection,
+        health: Health,
+        stop: CancellationToken,
+    ) -> Result<(), FeedFault> {
+        let kv = Kv::new(&connection, &self.space.bucket(Bucket::Membership));
+        let mut held = Held { watch: kv.watch_all().await?, rows: BTreeMap::new(), scanned: false };
+        let mut tick = tokio::time::interval(SWEEP_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                told = held.told() => told?,
+                _ = tick.tick(), if held.scanned && self.gate.is_open() => {
+                    let sweep = self.sweep(&kv, &held.rows, &health);
+                    let Some(swept) = stop.run_until_cancelled(sweep).await else { return Ok(()) };
+                    swept?;
+                }
+            }
+        }
+    }
+
+    /// Brings the bucket to what a complete census and the member rows show. Without one the
+    /// heartbeat stays away, and readers see that the feed is stale.
+    async fn sweep(
+        &self,
+        kv: &Kv,
+        held: &BTreeMap<String, Option<FeedRow>>,
+        health: &Health,
+    ) -> Result<(), FeedFault> {
+        let mut picture = match self.connected().await {
+            Ok(picture) => picture,
+            Err(error) => {
+                let why = error.to_string();
+                if health.reason().as_ref() != Some(&why) {
+                    warn!(space = %self.space, why, "the membership feed is stale");
+                    health.fails(why);
+                }
+                return Ok(());
+            }
+        };
+        for (channel, member) in self.view.directory().durable_members() {
+            picture.member(member.principal.clone(), channel.clone());
+        }
+        let now = now_ms();
+        let changes = futures_util::stream::iter(picture.changes(held, now));
+        let written = changes.map(|change| write(kv, change)).buffer_unordered(WRITE_AT_ONCE);
+        written.try_collect::<()>().await?;
+        let beat = FeedBeat { observed_at: now };
+        kv.put(FEED_KEY, serde_json::to_vec(&beat).unwrap_or_default().into()).await?;
+        health.runs();
+        Ok(())
+    }
+
+    async fn connected(&self) -> Result<Picture, NoPicture> {
+        let readers = self.scanner.readers().await?.map_err(NoPicture::Incomplete)?;
+        let mut picture = Picture::default();
+        for reader in readers {
+            let live = reader.subscriptions.iter().filter_map(|s| self.space.chat_read(s));
+            picture.connected(reader.principal, reader.is_agent, live);
+        }
+        Ok(picture)
+    }
+}
+
+async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
+    match change {
+        Change::Put(principal, row) => {
+            let value = serde_json::to_vec(&row).unwrap_or_default();
+            kv.put(principal.as_str(), value.into()).await.map(drop)
+        }
+        Change::Remove(key) => kv.purge(&key, None).await.map(drop),
+    }
+}
+
+/// What the bucket holds, as its watch tells it: what somebody else writes there is seen, and written
+/// over.
+struct Held {
+    watch: cotal_nats::Watch,
+    /// By key; `None` for a value that is no row.
+    rows: BTreeMap<String, Option<FeedRow>>,
+    scanned: bool,
+}
+
+impl Held {
+    /// Takes in the next event. Cancel-safe.
+    async fn told(&mut self) -> Result<(), NatsError> {
+        match self.watch.next().await? {
+            WatchEvent::Put { key, .. } | WatchEvent::Delete { key, .. }
+                if key.as_str() == FEED_KEY => {}
+            WatchEvent::Put { key, value, .. } => {
+                self.rows.insert(key.as_str().to_owned(), FeedRow::parse(&value).ok());
+            }
+            WatchEvent::Delete { key, .. } => drop(self.rows.remove(key.as_str())),
+            WatchEvent::Reset { bucket_recreated } => {
+                self.scanned = false;
+                if bucket_recreated {
+                    self.rows.clear();
+                }
+            }
+            WatchEvent::InitialDone => self.scanned = true,
+            WatchEvent::Foreign { .. } => {}
+        }
+        Ok(())
+    }
+}

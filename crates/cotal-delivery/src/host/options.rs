@@ -1,0 +1,69 @@
+//! How a host is to be run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::TlsMode;
+use cotal_rules::watchdog::Windows;
+use cotal_wire::Space;
+use cotal_workspace::SecretStore;
+
+use crate::census::kick_authority::{KickAuthority, Kicks};
+use crate::lane::options::{LEASE_TTL, LaneOptions, SWEEP_EVERY};
+
+/// Between the openings of two lanes: a thousand take some seconds, and the broker answers the first
+/// ones meanwhile.
+const OPEN_EVERY: Duration = Duration::from_millis(15);
+/// Between two proofs that a lane makes progress; each asks the broker once.
+const PROVE_EVERY: Duration = Duration::from_secs(60);
+
+/// How to run the lanes of a host.
+#[derive(Clone)]
+pub struct HostOptions {
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    pub server: String,
+    /// The transport demanded of every connection.
+    pub tls: TlsMode,
+    /// How long the broker may be away before a lane closes (LIF-3, LIF-4).
+    pub windows: Windows,
+    /// How often the records of role requests are swept (ANY-6).
+    pub sweep_every: Duration,
+    /// How long a lease bucket keeps a row, unless it says less itself.
+    pub lease_ttl: Duration,
+    /// Signs what the host kicks with, where the system account's seed was retained; the lanes open
+    /// no kick credential in either case (EVC-5).
+    pub kick_authority: Option<Arc<dyn KickAuthority>>,
+    /// Between the openings of two lanes.
+    pub open_every: Duration,
+    /// Between two proofs that a lane makes progress. A lane whose loops do not answer is closed and
+    /// opened again.
+    pub prove_every: Duration,
+}
+
+impl HostOptions {
+    /// Plaintext, and the default windows.
+    pub fn new(server: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            tls: TlsMode::Plain,
+            windows: Windows::new(None, None),
+            sweep_every: SWEEP_EVERY,
+            lease_ttl: LEASE_TTL,
+            kick_authority: None,
+            open_every: OPEN_EVERY,
+            prove_every: PROVE_EVERY,
+        }
+    }
+
+    /// How the lane of one space is run.
+    pub(super) fn lane(&self, space: &Space, store: &Arc<dyn SecretStore>) -> LaneOptions {
+        LaneOptions {
+            tls: self.tls.clone(),
+            windows: self.windows,
+            sweep_every: self.sweep_every,
+            lease_ttl: self.lease_ttl,
+            kicks: Kicks::Host(self.kick_authority.clone()),
+            ..LaneOptions::new(space.clone(), self.server.as_str(), Arc::clone(store))
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What the supervisors of a host's lanes share.
+
+use std::sync::Arc;
+
+use cotal_workspace::SecretStore;
+
+use super::board::Board;
+use super::options::HostOptions;
+use super::pace::Pace;
+
+/// What every lane of a host is given.
+pub(super) struct Shared {
+    pub(super) options: HostOptions,
+    pub(super) store: Arc<dyn SecretStore>,
+    pub(super) pace: Pace,
+    pub(super) board: Board,
+}

@@ -1,0 +1,66 @@
+//! What every component of a lane is given: whom it serves, how it reaches the broker, whether it
+//! may act, and how it is told to stop.
+//!
+//! A component has a `spawn(&LaneContext, …)` of its own, which takes from here what it needs and
+//! gives back what others may ask of it. Nothing else is shared, so what a component depends on is
+//! written in its signature.
+
+use std::sync::Arc;
+
+use cotal_nats::{Bucket as Kv, ConnectOptions, Connection};
+use cotal_wire::accounts::Topology;
+use cotal_wire::names::Bucket;
+use cotal_wire::{Principal, Space};
+use tokio_util::sync::CancellationToken;
+
+use super::tasks::{Outcome, Spawner};
+use crate::counters::Counters;
+use crate::lease::gate::Gate;
+use crate::loop_progress::{LoopReporter, Progress};
+use crate::state::view::View;
+
+/// One lane, as its components see it; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct LaneContext {
+    pub(crate) space: Space,
+    /// How many accounts the space has, as the delivery credential names them.
+    pub(crate) topology: Topology,
+    /// The resident connection.
+    pub(crate) connection: Connection,
+    /// How a component that needs a connection of its own makes one. It presents what the resident
+    /// connection presents, also after a renewal.
+    pub(crate) connect: ConnectOptions,
+    /// Who this daemon is.
+    pub(crate) principal: Principal,
+    /// This run, as its lease row names it.
+    pub(crate) incarnation: String,
+    /// Whether the lane may act now.
+    pub(crate) gate: Gate,
+    pub(crate) view: Arc<View>,
+    pub(crate) counters: Arc<Counters>,
+    /// Tells every component to finish what it took in, and to end.
+    pub(crate) stop: CancellationToken,
+    pub(super) progress: Progress,
+    pub(super) tasks: Spawner,
+}
+
+impl LaneContext {
+    /// Starts a task of the component `name`. It runs until [`Self::stop`]; when it ends before, the
+    /// lane ends too, with its error.
+    pub(crate) fn spawn<F>(&self, name: &'static str, task: F)
+    where
+        F: Future<Output: Outcome> + Send + 'static,
+    {
+        self.tasks.spawn(name, task);
+    }
+
+    /// The side of a loop that must prove its progress, called `name`.
+    pub(crate) fn reporter(&self, name: &'static str) -> LoopReporter {
+        self.progress.beat(name)
+    }
+
+    /// One of the space's buckets.
+    pub(crate) fn kv(&self, bucket: Bucket) -> Kv {
+        Kv::new(&self.connection, &self.space.bucket(bucket))
+    }
+}

@@ -1,0 +1,54 @@
+//! How a lane is to be run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::TlsMode;
+use cotal_rules::watchdog::Windows;
+use cotal_wire::Space;
+use cotal_workspace::SecretStore;
+
+use crate::census::kick_authority::Kicks;
+
+/// How often the records of role requests are swept.
+pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
+
+/// The time to live of the lease bucket (`docs/wire.md` §4).
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(30);
+
+/// How to run a lane.
+#[derive(Clone)]
+pub struct LaneOptions {
+    /// The space.
+    pub space: Space,
+    /// The broker, such as `nats://127.0.0.1:4222`.
+    pub server: String,
+    /// The transport demanded.
+    pub tls: TlsMode,
+    /// Where the lane's credentials are kept.
+    pub store: Arc<dyn SecretStore>,
+    /// How long the broker may be away before the lane ends (LIF-3, LIF-4).
+    pub windows: Windows,
+    /// How often the records of role requests are swept (ANY-6).
+    pub sweep_every: Duration,
+    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
+    pub lease_ttl: Duration,
+    /// Who kicks the connections that an eviction finds.
+    pub kicks: Kicks,
+}
+
+impl LaneOptions {
+    /// Plaintext, and the default window of 15 s.
+    pub fn new(space: Space, server: impl Into<String>, store: Arc<dyn SecretStore>) -> Self {
+        Self {
+            space,
+            server: server.into(),
+            tls: TlsMode::Plain,
+            store,
+            windows: Windows::new(None, None),
+            sweep_every: SWEEP_EVERY,
+            lease_ttl: LEASE_TTL,
+            kicks: Kicks::Own,
+        }
+    }
+}

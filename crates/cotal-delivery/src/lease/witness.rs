@@ -1,0 +1,57 @@
+//! The lease's part in the proof of progress: it answers only when the broker itself shows this
+//! run's row, and the row says `ready`.
+
+use std::time::Duration;
+
+use cotal_nats::Bucket as Kv;
+use cotal_wire::names::{Bucket, LEASE_KEY};
+use cotal_wire::rows::LeaseRow;
+use tokio_util::sync::CancellationToken;
+
+use crate::lane::context::LaneContext;
+use crate::loop_progress::LoopReporter;
+
+/// Between two looks at a row that does not say ready yet.
+const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
+
+struct LeaseWitness {
+    kv: Kv,
+    incarnation: String,
+    reporter: LoopReporter,
+}
+
+/// Starts the witness of the lane's lease.
+pub(crate) fn spawn(context: &LaneContext) {
+    let witness = LeaseWitness {
+        kv: context.kv(Bucket::Delivery),
+        incarnation: context.incarnation.clone(),
+        reporter: context.reporter("the lease"),
+    };
+    context.spawn("the lease's witness", witness.run(context.stop.clone()));
+}
+
+impl LeaseWitness {
+    /// Reads the row whenever it is called, until told to stop.
+    async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let mut call = tokio::select! {
+                () = stop.cancelled() => return,
+                call = self.reporter.called() => call,
+            };
+            while !self.stands().await {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    newer = self.reporter.called() => call = newer,
+                    () = tokio::time::sleep(LEASE_POLL_EVERY) => {}
+                }
+            }
+            self.reporter.answer(call);
+        }
+    }
+
+    async fn stands(&self) -> bool {
+        let Ok(Some(entry)) = self.kv.get(LEASE_KEY).await else { return false };
+        let row = entry.live().and_then(|value| LeaseRow::parse(value).ok());
+        row.is_some_and(|row| row.ready && row.incarnation == self.incarnation)
+    }
+}

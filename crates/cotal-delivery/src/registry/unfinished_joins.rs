@@ -1,0 +1,61 @@
+//! Joins that a daemon before this one left half done: they are finished at the start, and fan-out
+//! lets them go first, because it would write to their members newer posts than those of the
+//! catch-up.
+
+use std::sync::Arc;
+
+use cotal_wire::{Channel, Lifecycle};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::Registry;
+use crate::lane::context::LaneContext;
+use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
+
+/// The joins of a lane: the barrier that they raise, and those that are half done.
+pub(crate) struct Joins {
+    pub(crate) barrier: JoinBarrier,
+    pub(super) unfinished: Vec<UnfinishedJoin>,
+}
+
+/// Fan-out waits until it is dropped.
+pub(super) struct UnfinishedJoin {
+    channel: Channel,
+    member: Lifecycle,
+    joining: JoinInProgress,
+}
+
+/// All that the view knows; asked for before fan-out starts.
+pub(crate) fn joins(context: &LaneContext) -> Joins {
+    let barrier = JoinBarrier::default();
+    let found = context.view.directory().half_joined().into_iter();
+    let unfinished = found
+        .map(|(channel, member)| UnfinishedJoin { channel, member, joining: barrier.begin() })
+        .collect();
+    Joins { barrier, unfinished }
+}
+
+impl Registry {
+    /// Finishes what is half done, one after the other, then waits to be told to stop.
+    pub(super) async fn finish(
+        self: Arc<Self>,
+        unfinished: Vec<UnfinishedJoin>,
+        stop: CancellationToken,
+    ) {
+        let mut gate = self.gate.clone();
+        for UnfinishedJoin { channel, member, joining } in unfinished {
+            let resumed = tokio::select! {
+                () = stop.cancelled() => return,
+                resumed = async {
+                    gate.open().await;
+                    self.resume(&channel, &member, joining).await
+                } => resumed,
+            };
+            if let Err(error) = resumed {
+                let space = &self.space;
+                warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
+            }
+        }
+        stop.cancelled().await;
+    }
+}

@@ -1,0 +1,263 @@
+//! A join up to the moment its row stands: read, write, look at the ACL again, or take the row back.
+//!
+//! Invariants (MEM-3, INV-3): a row is confirmed only by an ACL read that was made after the row was
+//! provably stored. A write that was not answered is a question: the row is read, and the same write
+//! is made again, until the broker shows that it stands or that something else does. A row that is
+//! not confirmed is taken back by compare-and-set on its own revision, whether the lane still serves
+//! or not, and what stood before a rejoin stands again (MEM-6).
+
+use cotal_wire::rows::MemberRow;
+
+use super::step::{Answer, Ask, MAX_CONFLICTS, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
+use super::undo::Undo;
+use super::{AfterWrite, JoinStep, Refusal, after_write, join};
+use crate::directory::{Acl, Membership};
+
+/// How a join ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JoinEnd {
+    /// The row stands and the ACL covered it afterwards. Unless it is activated, catch-up is due.
+    Open {
+        /// The membership.
+        membership: Membership,
+        /// Whether this join wrote the row.
+        is_new: bool,
+    },
+    /// Nothing of this join stands.
+    Refused(Refusal),
+    /// The row kept changing.
+    Busy,
+    /// The lane stopped serving, so the daemon that serves now decides.
+    NotServing,
+    /// The broker refused or did not answer; the shell knows what it said.
+    Failed,
+}
+
+/// A join under way.
+#[derive(Debug, Clone)]
+pub struct Join {
+    target: Target,
+    phase: Phase,
+    conflicts: u8,
+}
+
+#[derive(Debug, Clone)]
+enum Phase {
+    Reading,
+    WaitingForRoom(Stored),
+    ReadingCursor(Stored),
+    ReadingAcl { stored: Stored, cursor: Option<u64> },
+    Writing(Attempt),
+    Asking(Attempt),
+    Confirming { membership: Membership, previous: Option<Membership> },
+    Undoing(Undo),
+    Ended(JoinEnd),
+}
+
+/// A write of the row.
+#[derive(Debug, Clone)]
+struct Attempt {
+    row: MemberRow,
+    over: u64,
+    previous: Option<Membership>,
+    unanswered: u8,
+}
+
+impl Attempt {
+    /// Whether `membership` is what this attempt wrote, perhaps changed by somebody since.
+    fn is_of(&self, membership: &Membership) -> bool {
+        (membership.generation, membership.join_cursor)
+            == (self.row.generation, self.row.join_cursor)
+    }
+}
+
+impl Join {
+    /// A new join.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self { target, phase: Phase::Reading, conflicts: 0 }
+    }
+
+    /// A join that a daemon before this one left half done: it goes on at the second look at the ACL,
+    /// because nobody knows whether that daemon came to it. `previous` is the closed row that stood
+    /// before it, when the history still has it.
+    #[must_use]
+    pub fn resume(target: Target, membership: Membership, previous: Option<Membership>) -> Self {
+        Self { target, phase: Phase::Confirming { membership, previous }, conflicts: 0 }
+    }
+
+    /// The next step.
+    #[must_use]
+    pub fn next(&self) -> Step<JoinEnd> {
+        Step::Ask(match &self.phase {
+            Phase::Reading | Phase::Asking(_) => Ask::Row,
+            Phase::WaitingForRoom(_) => Ask::Room,
+            Phase::ReadingCursor(_) => Ask::Cursor,
+            Phase::ReadingAcl { .. } | Phase::Confirming { .. } => Ask::Acl,
+            Phase::Writing(attempt) => Ask::Write(RowWrite {
+                row: Some(attempt.row.clone()),
+                over: attempt.over,
+                is_undo: false,
+            }),
+            Phase::Undoing(undo) => return undo.next(),
+            Phase::Ended(end) => return Step::End(end.clone()),
+        })
+    }
+
+    /// Whether a row of this join may stand that no ACL read has confirmed.
+    #[must_use]
+    pub fn may_leave_a_row(&self) -> bool {
+        match &self.phase {
+            Phase::Asking(_) | Phase::Confirming { .. } | Phase::Undoing(_) => true,
+            Phase::Writing(attempt) => attempt.unanswered > 0,
+            _ => false,
+        }
+    }
+
+    /// Whether the row of a join that has failed may still stand, because it could not be taken back.
+    #[must_use]
+    pub fn left_a_row(&self) -> bool {
+        matches!(&self.phase, Phase::Undoing(undo) if undo.gave_up())
+    }
+
+    /// Takes in what became of the last step.
+    pub fn answer(&mut self, answer: Answer, now_ms: i64) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Reading);
+        self.phase = match phase {
+            Phase::Reading => self.read(answer),
+            Phase::WaitingForRoom(stored) => match answer {
+                Answer::Room => Phase::ReadingCursor(stored),
+                other => stopped(&other),
+            },
+            Phase::ReadingCursor(stored) => match answer {
+                Answer::Cursor(cursor) => Phase::ReadingAcl { stored, cursor: Some(cursor) },
+                other => stopped(&other),
+            },
+            Phase::ReadingAcl { stored, cursor } => match answer {
+                Answer::Acl(row) => self.decide(stored, cursor, Acl::of(row.as_ref()), now_ms),
+                other => stopped(&other),
+            },
+            Phase::Writing(attempt) => self.wrote(attempt, &answer),
+            Phase::Asking(attempt) => self.found(attempt, answer),
+            Phase::Confirming { membership, previous } => {
+                self.looked_again(membership, previous, &answer)
+            }
+            Phase::Undoing(mut undo) => {
+                undo.answer(answer);
+                Phase::Undoing(undo)
+            }
+            ended @ Phase::Ended(_) => ended,
+        };
+    }
+
+    fn read(&self, answer: Answer) -> Phase {
+        let Answer::Row(stored) = answer else {
+            return stopped(&answer);
+        };
+        match &stored.membership {
+            Some(row) if row.is_open() => Phase::ReadingAcl { stored, cursor: None },
+            Some(_) => Phase::WaitingForRoom(stored),
+            None => Phase::ReadingCursor(stored),
+        }
+    }
+
+    fn decide(&self, stored: Stored, cursor: Option<u64>, acl: Acl<'_>, now_ms: i64) -> Phase {
+        // Without a cursor the row is open, and then the join writes nothing.
+        let change = self.target.change(cursor.unwrap_or_default(), now_ms);
+        match join(stored.membership.as_ref(), acl, change) {
+            JoinStep::Refused(refusal) => Phase::Ended(JoinEnd::Refused(refusal)),
+            JoinStep::AlreadyJoined { membership } => {
+                Phase::Ended(JoinEnd::Open { membership, is_new: false })
+            }
+            JoinStep::Write(write) => Phase::Writing(Attempt {
+                row: write.row,
+                over: stored.revision,
+                previous: stored.membership,
+                unanswered: 0,
+            }),
+        }
+    }
+
+    fn wrote(&mut self, mut attempt: Attempt, answer: &Answer) -> Phase {
+        match answer {
+            Answer::Written(revision) => Phase::Confirming {
+                membership: Membership::of(&attempt.row, *revision),
+                previous: attempt.previous,
+            },
+            Answer::Conflict if attempt.unanswered > 0 => Phase::Asking(attempt),
+            Answer::Conflict => self.again(),
+            Answer::NoAnswer => {
+                attempt.unanswered += 1;
+                Phase::Asking(attempt)
+            }
+            // Nothing of this join was ever sent.
+            other if attempt.unanswered == 0 => stopped(other),
+            Answer::NotServing => self.take_back(attempt, JoinEnd::NotServing),
+            _ => {
+                attempt.unanswered += 1;
+                Phase::Asking(attempt)
+            }
+        }
+    }
+
+    /// What stands after a write that was not answered.
+    fn found(&mut self, mut attempt: Attempt, answer: Answer) -> Phase {
+        let Answer::Row(stored) = answer else {
+            attempt.unanswered += 1;
+            return if attempt.unanswered < MAX_UNANSWERED {
+                Phase::Asking(attempt)
+            } else {
+                self.take_back(attempt, JoinEnd::Failed)
+            };
+        };
+        match stored.membership {
+            Some(row) if attempt.is_of(&row) => {
+                Phase::Confirming { membership: row, previous: attempt.previous }
+            }
+            // It may still be on its way. The same write, made again, ends in one of both rows.
+            _ if stored.revision == attempt.over && attempt.unanswered < MAX_UNANSWERED => {
+                Phase::Writing(attempt)
+            }
+            _ if stored.revision == attempt.over => self.take_back(attempt, JoinEnd::Failed),
+            _ => self.again(),
+        }
+    }
+
+    fn again(&mut self) -> Phase {
+        self.conflicts += 1;
+        if self.conflicts < MAX_CONFLICTS { Phase::Reading } else { Phase::Ended(JoinEnd::Busy) }
+    }
+
+    /// What stood before is written once more over the same revision: then the write on its way
+    /// finds another one, or this one finds the write.
+    fn take_back(&self, attempt: Attempt, end: JoinEnd) -> Phase {
+        let Attempt { row, over, previous, .. } = attempt;
+        let joined = Membership::of(&row, over);
+        Phase::Undoing(Undo::new(&self.target, &joined, previous, end))
+    }
+
+    fn looked_again(
+        &self,
+        membership: Membership,
+        previous: Option<Membership>,
+        answer: &Answer,
+    ) -> Phase {
+        let end = match answer {
+            Answer::Acl(row) => match after_write(Acl::of(row.as_ref()), &self.target.channel) {
+                AfterWrite::Keep => {
+                    return Phase::Ended(JoinEnd::Open { membership, is_new: true });
+                }
+                AfterWrite::Remove(refusal) => JoinEnd::Refused(refusal),
+            },
+            _ => JoinEnd::Failed,
+        };
+        Phase::Undoing(Undo::new(&self.target, &membership, previous, end))
+    }
+}
+
+fn stopped(answer: &Answer) -> Phase {
+    Phase::Ended(match answer {
+        Answer::NotServing => JoinEnd::NotServing,
+        _ => JoinEnd::Failed,
+    })
+}

@@ -1,0 +1,130 @@
+//! What a change of a member row asks of the broker, one step at a time, and what it is answered.
+//!
+//! The machines [`Join`](super::Join), [`Leave`](super::Leave) and
+//! [`Activation`](super::Activation) speak in these. The daemon's registry performs each step
+//! against the broker; the cluster model performs it against its own space, and may pause, lose an
+//! answer or close the gate between any two.
+
+use cotal_wire::rows::{AclRow, MemberRow};
+use cotal_wire::{Channel, Lifecycle};
+
+use super::Change;
+use crate::directory::Membership;
+
+/// Conflicts after which a caller is told that others are faster.
+pub(super) const MAX_CONFLICTS: u8 = 8;
+/// Unanswered requests after which a machine stops to ask. Each is waited for by the shell, so all
+/// together outlast the window after which a lane without its broker ends.
+pub(super) const MAX_UNANSWERED: u8 = 8;
+
+/// Which row is changed, and by which daemon run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The channel.
+    pub channel: Channel,
+    /// The member.
+    pub member: Lifecycle,
+    /// The daemon's incarnation.
+    pub writer: String,
+}
+
+impl Target {
+    pub(super) fn change(&self, cursor: u64, now_ms: i64) -> Change<'_> {
+        let (channel, member) = (&self.channel, &self.member);
+        Change { channel, member, cursor, now_ms, writer: &self.writer }
+    }
+
+    pub(super) fn row(&self, membership: &Membership) -> MemberRow {
+        membership.to_row(&self.channel, &self.member, &self.writer)
+    }
+}
+
+/// A member row as the leader has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The row, or the last valid one when garbage stands over it. Its revision is that of whatever
+    /// is stored.
+    pub membership: Option<Membership>,
+    /// The revision of whatever is stored under the key: a row, a deletion or garbage. 0 when the
+    /// key was never written.
+    pub revision: u64,
+}
+
+/// A compare-and-set of one member row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowWrite {
+    /// The row; `None` writes a deletion.
+    pub row: Option<MemberRow>,
+    /// The revision it replaces; 0 when the key was never written.
+    pub over: u64,
+    /// It takes back this change's own write, so it is done even when the lane serves no more.
+    pub is_undo: bool,
+}
+
+/// What the shell does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Read the row from the leader.
+    Row,
+    /// Wait until the rows that the next membership pushes out of the history are needed no more.
+    Room,
+    /// Read CHAT's last sequence from the leader.
+    Cursor,
+    /// Read the lifecycle's ACL row from the leader.
+    Acl,
+    /// Write the row.
+    Write(RowWrite),
+    /// Read where CHAT ends, and whether retention may have taken a post of the window.
+    Window {
+        /// The join cursor.
+        after: u64,
+    },
+    /// Copy the posts of the window.
+    CatchUp {
+        /// The join cursor.
+        after: u64,
+        /// The last post of it.
+        until: u64,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The row.
+    Row(Stored),
+    /// There is room.
+    Room,
+    /// CHAT's last sequence.
+    Cursor(u64),
+    /// The ACL row, unless there is none.
+    Acl(Option<AclRow>),
+    /// The revision under which the row is stored.
+    Written(u64),
+    /// Another revision is stored, so nothing was written.
+    Conflict,
+    /// The window's end, and whether it is whole.
+    Window {
+        /// CHAT's last sequence.
+        end: u64,
+        /// Whether no post of it is gone.
+        whole: bool,
+    },
+    /// Every copy of the window is confirmed.
+    CaughtUp,
+    /// The broker did not answer. A write may have been stored, or may be stored later.
+    NoAnswer,
+    /// It was refused, so nothing was done.
+    Failed,
+    /// The lane serves no more, so nothing was done.
+    NotServing,
+}
+
+/// A machine's next step, or its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step<E> {
+    /// Do this and tell the machine what came of it.
+    Ask(Ask),
+    /// It is over.
+    End(E),
+}

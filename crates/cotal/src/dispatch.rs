@@ -1,0 +1,46 @@
+//! From a parsed command line to the command that it names.
+
+use clap::CommandFactory as _;
+
+use crate::cli::{Cli, Command};
+use crate::commands::{
+    agent, ask, channel, completions, dead, deliver, dm, doctor, down, host, inbox, join, leave,
+    manage, members, mint, pending, post, redeliver, request, requests, serve, service, space,
+    status, timer, up, who,
+};
+use crate::context::Context;
+use crate::exit::Exit;
+
+/// Runs one command. Its future is boxed: the commands differ much in size.
+pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
+    match command {
+        Command::Up(args) => Box::pin(up::run(args, ctx)).await,
+        Command::Down(args) => Box::pin(down::run(args, ctx)).await,
+        Command::Deliver(args) => Box::pin(deliver::run(args, ctx)).await,
+        Command::Host(args) => Box::pin(host::run(args, ctx)).await,
+        Command::Mint(args) => Box::pin(mint::run(args, ctx)).await,
+        Command::Manage(args) => Box::pin(manage::run(args, ctx)).await,
+        Command::Status(args) => Box::pin(status::run(args, ctx)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(args, ctx)).await,
+        Command::Service(args) => Box::pin(service::run(args, ctx)).await,
+        Command::Space(args) => Box::pin(space::run(args, ctx)).await,
+        Command::Agent(args) => Box::pin(agent::run(args, ctx)).await,
+        Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,
+        Command::Members(args) => Box::pin(members::run(args, ctx)).await,
+        Command::Who(args) => Box::pin(who::run(args, ctx)).await,
+        Command::Pending(args) => Box::pin(pending::run(args, ctx)).await,
+        Command::Dead(args) => Box::pin(dead::run(args, ctx)).await,
+        Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,
+        Command::Post(args) => Box::pin(post::run(args, ctx)).await,
+        Command::Dm(args) => Box::pin(dm::run(args, ctx)).await,
+        Command::Ask(args) => Box::pin(ask::run(args, ctx)).await,
+        Command::Requests(args) => Box::pin(requests::run(args, ctx)).await,
+        Command::Request(args) => Box::pin(request::run(args, ctx)).await,
+        Command::Serve(args) => Box::pin(serve::run(args, ctx)).await,
+        Command::Timer(args) => Box::pin(timer::run(args, ctx)).await,
+        Command::Join(args) => Box::pin(join::run(args, ctx)).await,
+        Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
+        Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,
+        Command::Completions(args) => completions::run(&args, &mut Cli::command()),
+    }
+}
