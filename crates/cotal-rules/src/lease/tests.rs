@@ -240,7 +240,10 @@ fn lse_6_a_store_that_lost_what_it_had_confirmed_ends_the_run_and_its_row_goes()
 fn lse_6_a_create_that_the_numbers_show_to_be_in_another_bucket_is_taken_back() {
     let mut keeper = renewing();
     keeper.on(Input::Written(Err(Failure::Conflict)), 30_001);
-    assert_eq!(keeper.on(read(Found::Absent { revision: 0 }), 30_002), [Effect::Create(own(false))]);
+    assert_eq!(
+        keeper.on(read(Found::Absent { revision: 0 }), 30_002),
+        [Effect::Create(own(false))]
+    );
     assert_eq!(keeper.on(Input::Written(Ok(1)), 30_003), [Effect::Read]);
     assert_eq!(keeper.on(read(row(own(false), 1)), 30_004), [Effect::Delete { revision: 1 }]);
 }
