@@ -5,9 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use cotal_broker::{Broker, BrokerBinary, ListenPort};
 use cotal_manager::launch::BrokerLaunch;
-use cotal_manager::{
-    Authority, BrokerAddress, ensure_daemon_credentials, provision,
-};
+use cotal_manager::{Authority, BrokerAddress, ensure_daemon_credentials, provision};
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{
     Bytes, ConnectOptions, Connection, CredsSource, Engine, Outgoing, TlsMode, Writer,

@@ -39,6 +39,6 @@ pub use lane::Lane;
 pub use lane::error::LaneError;
 pub use lane::options::LaneOptions;
 pub use lane::stage::Stage;
-pub use lease::keeper::LeaseError;
+pub use lease::error::LeaseError;
 pub use loop_progress::{Progress, Stalled};
 pub use state::view::ViewError;

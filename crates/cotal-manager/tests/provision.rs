@@ -18,8 +18,7 @@ async fn snapshot(mesh: &Mesh) -> Vec<Value> {
     let mut all = Vec::new();
     for account in [Account::Durable, Account::Shared] {
         let god = mesh.all_of(account).await;
-        let names: Value =
-            god.js_call("$JS.API.STREAM.NAMES", &json!({}), None).await.unwrap();
+        let names: Value = god.js_call("$JS.API.STREAM.NAMES", &json!({}), None).await.unwrap();
         for name in names["streams"].as_array().unwrap() {
             let subject = format!("$JS.API.STREAM.INFO.{}", name.as_str().unwrap());
             let mut info: Value = god.js_call(&subject, &json!({}), None).await.unwrap();

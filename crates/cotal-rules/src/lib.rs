@@ -13,6 +13,7 @@ pub mod family;
 pub mod fanout;
 pub mod feed;
 pub mod lease;
+pub mod lifecycle;
 pub mod membership;
 pub mod misses;
 pub mod overflow;

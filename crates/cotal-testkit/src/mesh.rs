@@ -7,7 +7,7 @@ use cotal_broker::{Broker, BrokerBinary, ListenPort, LocateOptions, cache_dir, l
 use cotal_delivery::{Lane, LaneOptions, Stage};
 use cotal_manager::launch::BrokerLaunch;
 use cotal_manager::{
-    AgentName, Agents, Authority, BrokerAddress, NewAgent, Office, clock, ensure_daemon_credentials,
+    AgentName, Agents, Authority, BrokerAddress, NewAgent, clock, ensure_daemon_credentials,
     provision, provision_endpoint,
 };
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};

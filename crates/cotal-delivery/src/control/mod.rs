@@ -16,7 +16,7 @@ use crate::clock::now_ms;
 use crate::credentials::adoption::Renewal;
 use crate::feed::FeedHandle;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::pipeline::Pipeline;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
@@ -47,10 +47,9 @@ pub(crate) async fn spawn(
     asked: Asked,
 ) -> Result<(), LaneError> {
     let space = &context.space;
-    let cannot = broker("cannot bind the control rails");
-    let agents = rail.bind(space.ctl_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
-    let admins = rail.bind(space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await.map_err(&cannot)?;
-    let probes = rail.bind(space.live_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
+    let agents = rail.bind(context, space.ctl_all(DELIVERY), DELIVERY).await?;
+    let admins = rail.bind(context, space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await?;
+    let probes = rail.bind(context, space.live_all(DELIVERY), DELIVERY).await?;
     let Asked { registry, requests, renewal, scanner, pipeline, beside } = asked;
     let agent_api = AgentApi {
         rail: rail.clone(),

@@ -21,8 +21,8 @@ use tracing::{error, info, warn};
 
 use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
-use crate::lane::broker_watch::Renewed;
 use crate::lane::context::LaneContext;
+use crate::lane::link::Renewals;
 
 /// Between an adoption's reply and the move.
 const MOVE_AFTER: Duration = Duration::from_millis(250);
@@ -77,7 +77,7 @@ pub(crate) struct Renewal {
     connect: ConnectOptions,
     store: Arc<dyn SecretStore>,
     principal: Principal,
-    renewed: Renewed,
+    renewals: Renewals,
     /// What is held now.
     held: Mutex<Creds>,
     /// Whether start-up is finished (CRD-3).
@@ -93,7 +93,7 @@ pub(crate) fn spawn(
     context: &LaneContext,
     store: Arc<dyn SecretStore>,
     held: Creds,
-    renewed: Renewed,
+    renewals: Renewals,
     started: watch::Receiver<bool>,
 ) -> Arc<Renewal> {
     let renewal = Arc::new(Renewal {
@@ -102,7 +102,7 @@ pub(crate) fn spawn(
         connect: context.connect.clone(),
         store,
         principal: context.principal.clone(),
-        renewed,
+        renewals,
         held: Mutex::new(held),
         started,
         moving: watch::Sender::new(false),
@@ -147,7 +147,7 @@ impl Renewal {
                 self.connection.creds().replace(candidate);
                 let accepted = accepted(&stored);
                 *held = stored;
-                self.tell().await;
+                self.tell();
                 Ok(Proved { accepted, is_new: true })
             }
         }
@@ -177,7 +177,7 @@ impl Renewal {
         let moved = self.connection.move_on(MOVED_WITHIN).await;
         self.moving.send_replace(false);
         // Again, because what was held before may have expired between the proof and the move.
-        self.tell().await;
+        self.tell();
         let fingerprint = self.held.lock().await.fingerprint();
         match moved {
             Ok(()) => info!(space = %self.space, fingerprint, "moved onto a renewed credential"),
@@ -187,9 +187,9 @@ impl Renewal {
         }
     }
 
-    /// Tells the watchdog of a proved renewal. It ends with the lane; then there is nobody to tell.
-    async fn tell(&self) {
-        let _ = self.renewed.send(()).await;
+    /// Tells the watchdog of a proved renewal.
+    fn tell(&self) {
+        self.renewals.send_modify(|renewals| *renewals += 1);
     }
 
     /// Re-reads the key when it is due, and moves the connection, until told to stop.

@@ -18,7 +18,7 @@ use super::standby;
 use crate::lane::Lane;
 use crate::lane::error::LaneError;
 use crate::lane::stage::Stage;
-use crate::lease::keeper::LeaseError;
+use crate::lease::error::LeaseError;
 use crate::loop_progress::Stalled;
 
 /// How long the loops of a lane may take to show that they make progress.

@@ -3,7 +3,7 @@
 use cotal_nats::{NatsError, PullError};
 
 use crate::credentials::CredentialError;
-use crate::lease::keeper::LeaseError;
+use crate::lease::error::LeaseError;
 use crate::state::view::ViewError;
 
 /// Why a lane ended by itself.

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 
 /// Members reported and not yet checked; beyond it a report is dropped, and the next hand-off makes
 /// another.
@@ -70,7 +70,7 @@ pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, Lane
         meter: Arc::clone(&meter),
         reports,
     };
-    check.seed().await.map_err(broker("cannot read DLV"))?;
+    context.ask("cannot read DLV", || check.seed()).await?;
     context.spawn("the overflow check", check.run(context.stop.clone()));
     Ok(OverflowReports { meter, reports: reporter })
 }

@@ -32,7 +32,7 @@ use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::control::rail::{self, Rail};
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
@@ -89,8 +89,7 @@ pub(crate) async fn spawn(
     every: Duration,
 ) -> Result<Arc<RequestKeeper>, LaneError> {
     let keeper = Arc::new(RequestKeeper::new(context, scanner));
-    let takes = rail.bind(context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
-    let takes = takes.map_err(broker("cannot bind the control rails"))?;
+    let takes = rail.bind(context, context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await?;
     let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
     let (reporter, stop) = (context.reporter("the rail of takes"), context.stop.clone());
     context.spawn("the rail of takes", rail::failed(service.run(takes, reporter, stop)));
@@ -191,18 +190,17 @@ fn too_busy(seq: u64) -> RegistryError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
+    use crate::clock::BootInstant;
 
     #[test]
     fn any_2_a_lane_that_does_not_serve_changes_no_record() {
         let (keeper, gate) = crate::lease::gate::gate();
         let write = || may_write(&gate, || "a record".to_owned());
         assert!(matches!(write(), Err(NatsError::Withheld { .. })));
-        keeper.set(Some(Instant::now() + Duration::from_secs(60)));
+        keeper.set(Some(BootInstant::now() + Duration::from_secs(60)));
         assert!(write().is_ok());
-        keeper.set(Some(Instant::now()));
+        keeper.set(Some(BootInstant::now()));
         assert!(matches!(write(), Err(NatsError::Withheld { .. })));
     }
 }

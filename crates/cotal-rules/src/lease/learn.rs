@@ -13,10 +13,12 @@ impl LeaseKeeper {
         now_ms: i64,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(Pending { op, sent, seen }) = self.pending.take_if(|p| p.op != Op::Read) else {
+        let Some(Pending { op, sent, seen, stale }) = self.pending.take_if(|p| p.op != Op::Read)
+        else {
             return;
         };
         match (result, op) {
+            (Ok(_) | Err(Failure::Conflict), _) if stale => self.view = View::Unknown,
             (Ok(revision), Op::Create | Op::Update { .. }) if revision < seen => {
                 self.replaced(now_ms, effects);
             }
@@ -97,6 +99,7 @@ impl LeaseKeeper {
             return;
         };
         match result {
+            Ok(_) if asked.stale => {}
             Ok(Reading { found, created }) => {
                 let stands = !matches!(found, Found::Absent { .. });
                 if created != self.created || (stands && found.revision() < asked.seen) {

@@ -65,6 +65,8 @@ struct Pending {
     /// The newest revision that was seen then: the leader's answer cannot be older, unless the store
     /// has lost what it had confirmed.
     seen: u64,
+    /// The bucket was found to be another one meanwhile, so the answer may be about either.
+    stale: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -178,6 +180,19 @@ impl LeaseKeeper {
         self.serving && self.bound && matches!(self.view, View::Own { ready: true, .. })
     }
 
+    /// Whether the row in the bucket may say `ready`, as far as it is known.
+    #[must_use]
+    pub fn may_say_ready(&self) -> bool {
+        match self.view {
+            View::Own { ready, .. } => {
+                let says = |p: Pending| matches!(p.op, Op::Update { ready: true, .. });
+                ready || self.pending.is_some_and(says)
+            }
+            View::Unknown | View::Garbled { .. } => true,
+            View::Absent | View::Foreign { .. } => false,
+        }
+    }
+
     /// When [`Input::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {
@@ -280,7 +295,7 @@ impl LeaseKeeper {
             return;
         }
         if let Some(op) = self.next_op(now_ms) {
-            self.pending = Some(Pending { op, sent: now_ms, seen: self.seen });
+            self.pending = Some(Pending { op, sent: now_ms, seen: self.seen, stale: false });
             effects.push(self.effect(op));
         }
     }
@@ -322,6 +337,9 @@ impl LeaseKeeper {
     fn replaced(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
         self.quiet(effects);
         self.replaced = true;
+        if let Some(pending) = &mut self.pending {
+            pending.stale = true;
+        }
         self.seen = 0;
         self.view = View::Unknown;
         self.valid_until = i64::MIN;

@@ -77,7 +77,7 @@ pub(crate) async fn spawn(
         connection: connection.clone(),
         view: Arc::clone(view),
         writer,
-        pulls: PullSource::open(space, connection, &stream, FANOUT, PULL_POSTS).await?,
+        pulls: PullSource::open(context, &stream, FANOUT, PULL_POSTS).await?,
         gate: gate.clone(),
         counters: Arc::clone(counters),
         reader,

@@ -15,7 +15,7 @@ use super::waiting::WaitingList;
 use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::pull_source::{PullSource, bind};
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::parked::DeadStore;
 use crate::pipeline::progress::{Batches, ReaderProgress};
@@ -47,14 +47,14 @@ pub(crate) async fn spawn(
     if info.num_pending == 0 && info.num_ack_pending == 0 {
         progress.send_replace(ReaderProgress::idle());
     }
-    let backlog = connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
+    let backlog = context.ask("cannot read INBOX", || connection.last_seq(&stream)).await?;
     let batches: Arc<watch::Sender<Batches>> = Arc::default();
     let waiting_list = WaitingList::default();
     let reader = Reader {
         space: space.clone(),
         view: Arc::clone(view),
         writer,
-        pulls: PullSource::open(space, connection, &stream, READER, PULL_ENTRIES).await?,
+        pulls: PullSource::open(context, &stream, READER, PULL_ENTRIES).await?,
         gate: gate.clone(),
         counters: Arc::clone(counters),
         progress: Arc::clone(&progress),
