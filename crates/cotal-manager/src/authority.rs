@@ -231,6 +231,20 @@ impl Authority {
         self.push(broker, &[revoked.jwt_of(account).to_owned()]).await
     }
 
+    /// Revokes everybody who was issued a credential of one of the accounts at or before `at`.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub async fn revoke_everybody(
+        &self,
+        broker: &BrokerAddress,
+        account: Account,
+        at: i64,
+    ) -> Result<(), ManagerError> {
+        let revoked = self.trust.revoke_everybody(self.space(), account, at, unix_seconds())?;
+        self.push(broker, &[revoked.jwt_of(account).to_owned()]).await
+    }
+
     async fn push(&self, broker: &BrokerAddress, jwts: &[String]) -> Result<(), ManagerError> {
         let key = UserKey::generate();
         let (system, profile) = (self.trust.system(), SystemProfile::ClaimsPusher);

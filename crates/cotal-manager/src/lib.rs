@@ -23,6 +23,7 @@ mod credentials;
 mod endpoints;
 mod error;
 mod gate;
+mod isolate;
 mod kick_signer;
 pub mod launch;
 mod manage;
@@ -45,6 +46,7 @@ pub use credentials::{
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
+pub use isolate::{Isolation, isolate};
 pub use kick_signer::KickSigner;
 pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
 pub use mint::{

@@ -97,6 +97,7 @@ pub struct SpaceAccount {
 pub(crate) struct Isolated {
     pub(crate) agents: Signed,
     pub(crate) shared: Signed,
+    pub(crate) moving: bool,
 }
 
 impl SpaceAccount {
@@ -110,6 +111,12 @@ impl SpaceAccount {
     #[must_use]
     pub fn topology(&self) -> Topology {
         if self.isolated.is_some() { Topology::Three } else { Topology::One }
+    }
+
+    /// Whether it had one account and its move to three is not finished.
+    #[must_use]
+    pub fn is_moving(&self) -> bool {
+        self.isolated.as_ref().is_some_and(|isolated| isolated.moving)
     }
 
     fn of(&self, account: Account) -> &Signed {

@@ -32,6 +32,9 @@ pub(crate) struct AccountFile {
 struct IsolatedFile {
     agents: KeysFile,
     shared: KeysFile,
+    /// Whether the space had one account and is still being moved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    moving: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +54,8 @@ impl KeysFile {
 
 impl IsolatedFile {
     fn generate(now: i64) -> Result<Self, MintError> {
-        Ok(Self { agents: KeysFile::generate(now)?, shared: KeysFile::generate(now)? })
+        let (agents, shared) = (KeysFile::generate(now)?, KeysFile::generate(now)?);
+        Ok(Self { agents, shared, moving: false })
     }
 }
 
@@ -70,9 +74,14 @@ impl AccountFile {
         if self.isolated.is_some() {
             return Ok(false);
         }
-        self.isolated = Some(IsolatedFile::generate(now)?);
+        self.isolated = Some(IsolatedFile { moving: true, ..IsolatedFile::generate(now)? });
         self.issued_at = now.max(self.issued_at + 1);
         Ok(true)
+    }
+
+    /// Notes that a move to three accounts is finished; tells whether one was under way.
+    pub(crate) fn moved(&mut self) -> bool {
+        self.isolated.as_mut().is_some_and(|isolated| std::mem::take(&mut isolated.moving))
     }
 
     /// Revokes users of an account up to an instant each; tells whether that changed anything.
@@ -107,7 +116,7 @@ impl AccountFile {
         let Self { space, seed, issued_at, revocations, isolated } = self;
         let own = KeysFile { seed, issued_at, revocations };
         let durable = Unsigned::read(path, space.to_string(), own)?;
-        let Some(IsolatedFile { agents, shared }) = isolated else {
+        let Some(IsolatedFile { agents, shared, moving }) = isolated else {
             let durable = durable.sign_alone(operator)?;
             return Ok(SpaceAccount { space, durable, isolated: None });
         };
@@ -119,6 +128,7 @@ impl AccountFile {
         let isolated = Isolated {
             agents: sign(agents, Account::Agents)?,
             shared: sign(shared, Account::Shared)?,
+            moving,
         };
         let durable = sign(durable, Account::Durable)?;
         Ok(SpaceAccount { space, durable, isolated: Some(isolated) })

@@ -25,6 +25,8 @@ use crate::space_file::AccountFile;
 
 const OPERATOR_NAME: &str = "cotal";
 pub(crate) const SYSTEM_NAME: &str = "SYS";
+/// Under this key a revocation holds for every user.
+const EVERYBODY: &str = "*";
 
 /// The signing keys of a root.
 pub struct Trust {
@@ -146,6 +148,33 @@ impl Trust {
         self.account(&path, file)
     }
 
+    /// Notes that the move that [`Self::isolate`] began is finished.
+    ///
+    /// # Errors
+    /// When the space has no account, or its file cannot be read or written.
+    pub fn finish_isolation(&self, space: &Space) -> Result<(), TrustError> {
+        let _held = lock(&self.root)?;
+        let (path, mut file) = self.account_file(space)?;
+        if file.moved() {
+            files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses every JWT of whichever user of one of the space's accounts issued at or before `at`.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub fn revoke_everybody(
+        &self,
+        space: &Space,
+        account: Account,
+        at: i64,
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
+        self.revoke_users(space, account, &mut std::iter::once((EVERYBODY, at)), now)
+    }
+
     fn account_file(&self, space: &Space) -> Result<(PathBuf, AccountFile), TrustError> {
         let path = self.root.account_file(&Segment::from(space));
         let text = files::read(&path)?.ok_or_else(|| TrustError::NoAccount(space.clone()))?;
@@ -204,9 +233,19 @@ impl Trust {
         users: &[(ConnId, i64)],
         now: i64,
     ) -> Result<SpaceAccount, TrustError> {
+        let mut users = users.iter().map(|(user, at)| (user.as_str(), *at));
+        self.revoke_users(space, account, &mut users, now)
+    }
+
+    fn revoke_users<'a>(
+        &self,
+        space: &Space,
+        account: Account,
+        users: &mut dyn Iterator<Item = (&'a str, i64)>,
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
         let _held = lock(&self.root)?;
         let (path, mut file) = self.account_file(space)?;
-        let users = users.iter().map(|(user, at)| (user.as_str(), *at));
         if file.revoke(account, users, now) {
             files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
         }
@@ -423,6 +462,10 @@ mod tests {
         assert_eq!(three.revocations_of(Account::Durable).len(), 1);
         assert_eq!(issued_at(three.jwt_of(Account::Durable)), 102);
         assert_eq!(trust.isolate(&alpha(), 500).unwrap().jwts(), three.jwts());
+        assert!(three.is_moving(), "an interrupted move is seen");
+        trust.finish_isolation(&alpha()).unwrap();
+        let kept = trust.find_account(&alpha()).unwrap().unwrap();
+        assert!(!kept.is_moving() && kept.jwts() == three.jwts());
     }
 
     fn issued_at(jwt: &str) -> i64 {

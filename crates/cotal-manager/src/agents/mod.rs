@@ -12,6 +12,7 @@ mod name;
 mod narrow;
 mod pending;
 mod provisioning;
+mod reissue;
 mod retire;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@
 mod headers;
 mod shots;
 mod uid;
+mod volley;
 
 use cotal_nats::{Get, NatsError, Operation, PullConsumer, PullOptions, Subject};
 use cotal_testkit::{Mesh, Peer, eventually, serving};

@@ -169,6 +169,11 @@ impl<'a> Up<'a> {
         Self { ctx, root, mesh, address, log_format: ctx.log_format, hosted: false }
     }
 
+    /// The broker.
+    pub fn address(&self) -> &BrokerAddress {
+        &self.address
+    }
+
     /// Completes every space; the worst outcome is the command's.
     pub async fn spaces<'s>(&self, authorities: &'s [Authority]) -> anyhow::Result<Completed<'s>> {
         let mut completed = Completed { exit: Exit::Ok, launched: Vec::new() };
