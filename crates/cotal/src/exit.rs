@@ -12,7 +12,7 @@ use cotal_workspace::RootError;
 use cotal_workspace::lock::LockError;
 
 /// How the process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
@@ -160,7 +160,8 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }
-        ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
+        ManagerError::TrustLost { .. }
+        | ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
             Some(Exit::Absent)
         }
         ManagerError::Start(error) => match **error {
