@@ -298,6 +298,26 @@ pub struct Eviction {
     pub note: Option<String>,
 }
 
+impl Eviction {
+    /// Whether it proves that `principal` is gone: a complete scan of *its* connections saw none.
+    ///
+    /// # Errors
+    /// When it speaks of another principal, or contradicts itself; such an answer proves nothing.
+    pub fn proves_gone(&self, principal: &Principal) -> Result<bool, String> {
+        if self.principal != *principal {
+            return Err(format!("it tells of {} instead of {principal}", self.principal));
+        }
+        if self.verified_gone && !(self.remaining == 0 && self.scan_complete) {
+            return Err(format!(
+                "it calls {principal} gone after a scan that {} and saw {} connections",
+                if self.scan_complete { "was complete" } else { "was not complete" },
+                self.remaining
+            ));
+        }
+        Ok(self.verified_gone)
+    }
+}
+
 /// Result of `evictPrincipals`, in the order asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Evictions {

@@ -244,6 +244,13 @@ impl LeaseRow {
     pub fn parse(value: &[u8]) -> Result<Self, RowError> {
         strict(value)
     }
+
+    /// The holder's process on its own machine, where its incarnation names one:
+    /// `<connId>-<pid>-<start in ms>`.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.incarnation.rsplit('-').nth(1)?.parse().ok()
+    }
 }
 
 /// A heartbeat of the feed that is older than this, in milliseconds, says that the feed is stale.

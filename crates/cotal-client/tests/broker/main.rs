@@ -9,6 +9,6 @@ mod requests;
 mod results;
 mod send;
 mod support;
-mod told;
 mod timers;
+mod told;
 mod wanted;
