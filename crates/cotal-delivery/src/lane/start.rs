@@ -44,7 +44,7 @@ impl Start {
         let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
-        let beside = control::Beside { timers, feed };
+        let beside = control::admin_api::Beside { timers, feed };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await
     }
