@@ -17,6 +17,7 @@ pub mod lifecycle;
 pub mod membership;
 pub mod misses;
 pub mod overflow;
+pub mod positions;
 pub mod refusals;
 pub mod renewal;
 pub mod reopen;

@@ -1,4 +1,7 @@
 //! What a lane knows of its space, in memory.
 
 pub(crate) mod changes;
+pub(crate) mod positions;
+pub(crate) mod purged;
+pub(crate) mod streams;
 pub(crate) mod view;

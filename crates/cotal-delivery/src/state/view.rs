@@ -6,7 +6,7 @@
 //! (`docs/wire.md` §5, *Current*). A watch that lags, stalls or is rebuilt makes `fresh` wait or
 //! fail; nothing is decided meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, 
 use cotal_rules::directory::{Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::envelope::InboxEntry;
-use cotal_wire::names::{Bucket, member_key};
+use cotal_wire::names::{Bucket, member_key, parse_member_key};
+use cotal_wire::rows::{AclRow, MemberRow};
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -95,8 +96,10 @@ pub(crate) struct View {
     state: RwLock<State>,
     feeds: [Followed; 4],
     awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
-    /// Counts what may have ended a leave.
-    leaves: watch::Sender<u64>,
+    /// Counts changes of member rows, and what else may have ended a leave.
+    members_changed: watch::Sender<u64>,
+    /// Joins that another daemon left half done while this one served.
+    foreign: Mutex<HashSet<(Channel, Lifecycle)>>,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +139,8 @@ impl View {
             state: RwLock::default(),
             feeds: Feed::ALL.map(followed),
             awaited: Mutex::default(),
-            leaves: watch::Sender::default(),
+            members_changed: watch::Sender::default(),
+            foreign: Mutex::default(),
         })
     }
 
@@ -176,7 +180,7 @@ impl View {
         &self,
         entries: impl Iterator<Item = (&'a Lifecycle, &'a InboxEntry)> + Clone,
     ) -> Result<(), NatsError> {
-        let mut changes = self.leaves.subscribe();
+        let mut changes = self.members_changed.subscribe();
         let is_leaving = || {
             let directory = self.directory();
             entries.clone().any(|(member, it)| directory.is_leaving(&it.channel, member, it.seq))
@@ -194,8 +198,73 @@ impl View {
         state.routed.load(Ordering::SeqCst)
     }
 
+    /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there; names them.
+    pub(crate) fn lower_frontiers(&self, last: u64) -> Vec<Lifecycle> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.lower_frontiers(last)
+    }
+
+    /// Joins that another daemon left half done and that nobody has taken, once there are any.
+    /// Cancel-safe.
+    pub(crate) async fn foreign_joins(&self) -> Vec<(Channel, Lifecycle)> {
+        let mut changes = self.members_changed.subscribe();
+        loop {
+            let found = {
+                let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *foreign)
+            };
+            if !found.is_empty() {
+                return found.into_iter().collect();
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
+    /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
+    fn note_foreign_join(&self, key: &str, value: &[u8]) {
+        if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
+            return;
+        }
+        let Some((channel, member)) = parse_member_key(key) else { return };
+        let row = MemberRow::parse(value, &channel, &member);
+        let is_foreign = row.is_ok_and(|row| {
+            row.leave_cursor.is_none()
+                && !row.activated
+                && row.writer_identity != self.writer_identity
+        });
+        if is_foreign {
+            self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, member));
+            self.members_changed.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final, and
+    /// the watch tells the newest row of a key alone (INV-5).
+    async fn find_tombstones(&self) -> Result<(), NatsError> {
+        let options = WatchOptions { history: true, ..WatchOptions::default() };
+        let mut watch = watch_with(self.kv(Feed::Acl), &options).await?;
+        loop {
+            match watch.next().await? {
+                WatchEvent::Put { key, value, revision } => {
+                    if AclRow::parse(&value).is_ok_and(|row| row.retired) {
+                        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                        state.directory.recover_acl(&key, &value, revision);
+                    }
+                }
+                WatchEvent::InitialDone => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
+        if feed == Feed::Acl {
+            self.find_tombstones().await?;
+        }
         let mut watch = watch_all(self.kv(feed)).await?;
         loop {
             self.step(feed, &mut watch).await?;
@@ -210,6 +279,9 @@ impl View {
                     self.recover(feed, &key, revision, &why).await;
                 }
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
+                if feed == Feed::Members {
+                    self.note_foreign_join(&key, &value);
+                }
                 self.tell_change(feed, &key).await;
             }
             WatchEvent::Delete { key, revision, .. } => {
@@ -255,7 +327,7 @@ impl View {
             let routed = state.routed.load(Ordering::SeqCst);
             self.notify(key, Seen { revision, routed });
             drop(state);
-            self.leaves.send_modify(|changes| *changes += 1);
+            self.members_changed.send_modify(|changes| *changes += 1);
         }
         applied
     }
@@ -423,7 +495,7 @@ impl LeaveInProgress {
         let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.set_leave_cursor(&self.channel, &self.member, cursor);
         drop(state);
-        self.view.leaves.send_modify(|changes| *changes += 1);
+        self.view.members_changed.send_modify(|changes| *changes += 1);
     }
 
     /// The closed row stands at `revision`.
@@ -437,7 +509,7 @@ impl Drop for LeaveInProgress {
         let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.end_leave(&self.channel, &self.member, self.written);
         drop(state);
-        self.view.leaves.send_modify(|changes| *changes += 1);
+        self.view.members_changed.send_modify(|changes| *changes += 1);
     }
 }
 
@@ -455,8 +527,12 @@ impl std::ops::Deref for DirectoryRef<'_> {
 /// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
 /// whether the broker is given up is the watchdog's to say.
 pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
+    watch_with(kv, &WatchOptions::default()).await
+}
+
+async fn watch_with(kv: &Kv, options: &WatchOptions) -> Result<Watch, NatsError> {
     loop {
-        match kv.watch(WatchOptions::default()).await {
+        match kv.watch(options.clone()).await {
             Err(error) if error.is_transient() => {
                 warn!(bucket = kv.name(), %error, "not watched yet");
                 tokio::time::sleep(WATCH_AGAIN).await;
