@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use cotal_delivery::Lane;
 use cotal_nats::NatsError;
+use cotal_nats::js::ConsumerInfo;
 use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
 use cotal_wire::control::Code;
 use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, dead_key};
-use cotal_wire::rows::{AclRow, DeadReason, DeadRow, DeadState};
-use cotal_wire::{Channel, Lifecycle};
+use cotal_wire::rows::{AclRow, DeadReason, DeadRow, DeadState, DeliveryClass};
+use cotal_wire::{Channel, Lifecycle, Space};
 use serde_json::json;
 
 const TEAM: &str = "team.backend";
@@ -51,6 +52,15 @@ async fn stopped(mut lane: Lane) {
     lane.ended().await.expect("a clean end");
 }
 
+async fn all_acked(god: &God, peer: &Peer) {
+    let consumer = peer.space.dlv_consumer(&peer.lifecycle);
+    let info = || god.connection.consumer_info("DLV_main", &consumer);
+    let settled = |info: &Result<ConsumerInfo, NatsError>| {
+        info.as_ref().is_ok_and(|info| info.num_ack_pending == 0 && info.num_pending == 0)
+    };
+    eventually("every delivery acked", info, settled).await.expect("a consumer");
+}
+
 async fn back_again(mesh: &mut Mesh, peers: &[&Peer], god: &God) {
     mesh.restart_broker().await;
     for connection in peers.iter().map(|peer| &peer.connection).chain([&god.connection]) {
@@ -87,6 +97,9 @@ async fn fan_1_rdr_10_a_chat_that_went_back_withholds_no_post_and_gives_none_awa
     assert_eq!(carol.receive(2).await, ["seen0", "seen1"]);
     carol.leave(TEAM, 1).await;
     god.wait_until_settled(READER).await;
+    for peer in [&bob, &carol] {
+        all_acked(&god, peer).await;
+    }
     stopped(lane).await;
     mesh.kill_broker().await;
     fs::remove_dir_all(&chat).expect("removed");
@@ -160,16 +173,16 @@ async fn a_parked_entry_waits_no_longer_than_its_delay_whatever_the_clock_says()
     assert!(bob.join(TEAM).await.durable);
     alice.post(TEAM, "m", &[]).await;
     assert_eq!(bob.receive(1).await, ["m"]);
-    let tomorrow = i64::try_from(
-        std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis(),
-    );
+    let tomorrow =
+        i64::try_from(std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis());
     put_dead(&god, &parked(1, &bob.lifecycle, tomorrow.expect("a date") + 86_400_000)).await;
     no_dead(&god, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_made_again_under_a_lane_ends_it_with_its_own_line() {
-    for stream in ["CHAT_main", "INBOX_main", "KV_cotal_dead_main"] {
+    let dead = Space::parse("main").expect("a space").kv_stream(Bucket::Dead);
+    for stream in ["CHAT_main", "INBOX_main", dead.as_str()] {
         let mesh = Mesh::start().await;
         let god = God::of(&mesh).await;
         let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
@@ -230,4 +243,49 @@ async fn inv_5_a_row_over_a_tombstone_revives_nobody_after_a_restart() {
     let reply = bob.control(DELIVERY, "durableJoin", named).await.expect("a reply");
     assert_eq!(reply.code, Some(Code::Retired), "{reply:?}");
     assert!(god.member(TEAM, &bob.lifecycle).await.is_none());
+}
+
+/// Nine later rows push it out of the history; by then the daemon has kept it elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_5_a_tombstone_that_is_pushed_out_of_its_history_still_counts() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let lane = mesh.lane().await;
+    let row = god.acl(&bob.lifecycle).await;
+    let tombstone = AclRow { retired: true, allow_subscribe: Vec::new(), ..row.clone() };
+    god.put_acl(&bob.lifecycle, &tombstone).await;
+    for _ in 0..9 {
+        god.put_acl(&bob.lifecycle, &row).await;
+    }
+    let dead = god.kv(Bucket::Dead);
+    let kept = |keys: &Result<Vec<String>, NatsError>| {
+        keys.as_ref().is_ok_and(|keys| keys.iter().any(|key| key.starts_with("k.")))
+    };
+    eventually("a kept row", || dead.keys(), kept).await.expect("the dead bucket");
+    stopped(lane).await;
+    let _lane = mesh.lane().await;
+    let named = json!({ "channel": TEAM, "lifecycleUid": bob.lifecycle.uid });
+    let reply = bob.control(DELIVERY, "durableJoin", named).await.expect("a reply");
+    assert_eq!(reply.code, Some(Code::Retired), "{reply:?}");
+}
+
+/// The flood comes while no daemon runs, and empties the key's history.
+#[tokio::test(flavor = "multi_thread")]
+async fn fan_7_a_channel_row_outlives_a_flood_of_garbage_and_a_restart() {
+    const LIVE: &str = "team.live";
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let lane = mesh.lane().await;
+    mesh.set_class(LIVE, DeliveryClass::Live).await;
+    let join = || bob.control(DELIVERY, "durableJoin", json!({ "channel": LIVE }));
+    assert_eq!(join().await.expect("a reply").code, Some(Code::Invalid), "it is live");
+    stopped(lane).await;
+    for _ in 0..9 {
+        let garbage = br#"{"stream":"CHAT_main","seq":7}"#.as_slice().into();
+        god.kv(Bucket::Channels).put(LIVE, garbage).await.expect("garbage");
+    }
+    let _lane = mesh.lane().await;
+    assert_eq!(join().await.expect("a reply").code, Some(Code::Invalid), "it still is");
 }

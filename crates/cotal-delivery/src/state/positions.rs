@@ -19,6 +19,7 @@ use crate::counters::add;
 use crate::lane::context::LaneContext;
 use crate::state::streams::Streams;
 use crate::state::view::Feed;
+use crate::state::watching::watch_all;
 
 /// Corrects what the streams contradict. The view has been scanned.
 ///
@@ -95,8 +96,10 @@ async fn correct_row(
     last: u64,
 ) -> Result<(), NatsError> {
     let kv = context.view.kv(Feed::Members);
-    let value = serde_json::to_vec(&row.to_row(channel, member, &context.incarnation))
-        .map_err(|e| NatsError::Malformed { what: "a corrected row".into(), detail: e.to_string() })?;
+    let value =
+        serde_json::to_vec(&row.to_row(channel, member, &context.incarnation)).map_err(|e| {
+            NatsError::Malformed { what: "a corrected row".into(), detail: e.to_string() }
+        })?;
     let key = member_key(channel, member);
     let is_open = row.is_open();
     let written = if row.generation > 1 {
@@ -126,7 +129,7 @@ async fn correct_row(
 /// A dead row beyond the end of INBOX would hand out whatever entry gets its sequence next.
 async fn correct_dead_rows(context: &LaneContext, last: u64) -> Result<(), NatsError> {
     let kv: Kv = context.kv(Bucket::Dead);
-    let mut watch = kv.watch_all().await?;
+    let mut watch = watch_all(&kv).await?;
     loop {
         let (key, value, revision) = match watch.next().await? {
             WatchEvent::Put { key, value, revision } => (key, value, revision),

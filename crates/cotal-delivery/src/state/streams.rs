@@ -153,7 +153,10 @@ impl Streams {
                     }
                     Err(failed) if failed.is_absent() && !known.is_missing => {
                         known.is_missing = true;
-                        error!(stream = known.stream, "a stream is gone; `cotal up` makes it again");
+                        error!(
+                            stream = known.stream,
+                            "a stream is gone; `cotal up` makes it again"
+                        );
                     }
                     // A broker that is away is the watchdog's.
                     Err(failed) => debug!(stream = known.stream, %failed, "not looked at"),

@@ -28,7 +28,8 @@ use crate::loop_progress::LoopReporter;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
-use crate::state::view::{Feed, View, ViewError, watch_all};
+use crate::state::view::{Feed, View, ViewError};
+use crate::state::watching::watch_all;
 
 /// DiscardScan at what is due at least this often, so that a missed wake-up costs little.
 const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
