@@ -514,6 +514,9 @@ pub struct DeliveryStatus {
     /// What runs beside delivery and does not run now, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Down>,
+    /// Stored sequences that their stream contradicted at the start, corrected to what can be true.
+    #[serde(default)]
+    pub corrected: u64,
     /// Unread copies lost to the store's cap, by member.
     pub missed: Vec<MissedCopies>,
 }
