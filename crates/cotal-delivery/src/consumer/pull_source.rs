@@ -81,11 +81,13 @@ impl PullSource {
             }
         };
         let pull = context.ask("cannot pull from a consumer", open).await??;
+        let look = || connection.stream_info(stream);
+        let info = context.ask("cannot read a stream", look).await?;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
-            created: connection.stream_info(stream).await?.created,
+            created: info.created,
             consumer: consumer.to_owned(),
             options,
             pull,
