@@ -50,7 +50,7 @@
 //! # }
 //! ```
 //!
-//! Both stand as programs in `examples/`.
+//! Both stand as programs in `examples/`; the whole way from the first agent to its shutdown is in `docs/rust.md`.
 //!
 //! # Role requests
 //!
@@ -125,3 +125,8 @@ pub use requests::{Cancel, RequestState};
 pub use results::{RequestOutcome, ResultError, WaitError};
 pub use send::{Draft, MAX_ID, Posted, RETRY_WITHIN, SendError};
 pub use timers::{Fired, TimerError, Timers};
+
+/// The guide's code, compiled with this crate's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;

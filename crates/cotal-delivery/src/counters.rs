@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub(crate) given_up: AtomicU64,
     pub(crate) armed_timers: AtomicU64,
     pub(crate) refused_timers: AtomicU64,
+    pub(crate) corrected: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
     /// What members have not been told of.
     misses: Mutex<Misses>,
@@ -72,6 +73,7 @@ impl Counters {
             armed_timers: read(&self.armed_timers),
             refused_timers: read(&self.refused_timers),
             down: Vec::new(),
+            corrected: read(&self.corrected),
             missed,
         }
     }

@@ -26,6 +26,7 @@ mod pipeline;
 mod registry;
 mod role_requests;
 mod state;
+mod striped;
 mod timers;
 
 pub use census::kick_authority::{KickAuthority, Kicks};
@@ -41,4 +42,5 @@ pub use lane::options::LaneOptions;
 pub use lane::stage::Stage;
 pub use lease::error::LeaseError;
 pub use loop_progress::{Progress, Stalled};
+pub use state::streams::StreamError;
 pub use state::view::ViewError;

@@ -35,7 +35,8 @@ pub mod rows;
 mod write_back;
 
 pub use agents::{
-    Added, Agent, AgentName, Agents, Begun, Done, NewAgent, Provisioning, Retired, Retirement,
+    Added, Agent, AgentName, Agents, Begun, Done, MoreGrants, NewAgent, Provisioning, Retired,
+    Retirement,
 };
 pub use authority::{Authority, BrokerAddress, Office};
 pub use cotal_trust::UnfitError;

@@ -48,6 +48,14 @@ pub fn retry_delay_ms(attempt: u64) -> i64 {
     }
 }
 
+/// How long a parked entry that is due at `next_at` still waits, in milliseconds. A row says so by the
+/// clock of its time; a clock that was set back since must not make it wait for longer than the delay
+/// it was given.
+#[must_use]
+pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
+    next_at.saturating_sub(now_ms).clamp(0, retry_delay_ms(attempts))
+}
+
 /// Who holds how many of the reader's slots.
 #[derive(Debug, Default)]
 pub struct Waiting {
@@ -155,6 +163,15 @@ mod tests {
         assert_eq!(waiting.len(), 1, "one entry holds one slot however often it comes back");
         assert_eq!(waiting.on_wait(&owner(1), 7, 11, 0), Wait::GiveUp);
         assert!(waiting.is_empty(), "a given-up entry holds no slot");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_prolongs_no_wait() {
+        assert_eq!(due_in_ms(1_500, 1, 1_000), 500);
+        assert_eq!(due_in_ms(900, 1, 1_000), 0);
+        let day = 86_400_000;
+        assert_eq!(due_in_ms(day, 1, 0), 2_000);
+        assert_eq!(due_in_ms(i64::MAX, 10, i64::MIN), 60_000);
     }
 
     #[test]

@@ -298,6 +298,26 @@ pub struct Eviction {
     pub note: Option<String>,
 }
 
+impl Eviction {
+    /// Whether it proves that `principal` is gone: a complete scan of *its* connections saw none.
+    ///
+    /// # Errors
+    /// When it speaks of another principal, or contradicts itself; such an answer proves nothing.
+    pub fn proves_gone(&self, principal: &Principal) -> Result<bool, String> {
+        if self.principal != *principal {
+            return Err(format!("it tells of {} instead of {principal}", self.principal));
+        }
+        if self.verified_gone && !(self.remaining == 0 && self.scan_complete) {
+            return Err(format!(
+                "it calls {principal} gone after a scan that {} and saw {} connections",
+                if self.scan_complete { "was complete" } else { "was not complete" },
+                self.remaining
+            ));
+        }
+        Ok(self.verified_gone)
+    }
+}
+
 /// Result of `evictPrincipals`, in the order asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Evictions {
@@ -494,6 +514,9 @@ pub struct DeliveryStatus {
     /// What runs beside delivery and does not run now, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Down>,
+    /// Stored sequences that their stream contradicted at the start, corrected to what can be true.
+    #[serde(default)]
+    pub corrected: u64,
     /// Unread copies lost to the store's cap, by member.
     pub missed: Vec<MissedCopies>,
 }

@@ -1,6 +1,9 @@
 //! Every subject, stream, consumer, bucket and key of a space (`wire.md` §2 to §4, §6, §7).
 //!
-//! This is the only file that spells them. Builders take parsed types, and parsers give them back.
+//! This file and those below it are the only ones that spell them. Builders take parsed types, and
+//! parsers give them back.
+
+mod crossings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::channel::{Channel, ChannelPattern};
 use crate::ids::{Lifecycle, Principal, Role, is_route_token, serde_as_text};
+
+pub use crossings::{FORWARDED_REPLIES, is_forwarded_reply};
 
 /// The control service that agents join and leave through.
 pub const DELIVERY: &str = "delivery";
@@ -36,8 +41,6 @@ pub const SEQ_HEADER: &str = "Cotal-Seq";
 pub const JS_INFO: &str = "$JS.API.INFO";
 /// Flow-control replies of push consumers.
 pub const JS_FLOW: &str = "$JS.FC.>";
-/// Where the broker takes answers to requests that crossed from another account.
-pub const FORWARDED_REPLIES: &str = "_R_.>";
 /// Every server of the mesh answers here.
 pub const SYS_PING: &str = "$SYS.REQ.SERVER.PING";
 /// Account JWTs are pushed here.
@@ -336,34 +339,6 @@ pub fn is_own_reply(request_subject: &str, reply: &str) -> bool {
     )
 }
 
-/// Whether the broker itself chose `reply`, because the request crossed from another account: it leads
-/// back to whoever asked, and to nobody else.
-#[must_use]
-pub fn is_forwarded_reply(reply: &str) -> bool {
-    reply.starts_with("_R_.")
-}
-
-/// What the accounts of a space call each other's by (`wire.md` §11).
-impl Space {
-    /// The prefix under which the durable account calls the API of the shared one.
-    #[must_use]
-    pub fn shared_api(&self) -> String {
-        format!("cotal.{self}.shared.API")
-    }
-
-    /// The prefix under which the shared account calls the API of the durable one.
-    #[must_use]
-    pub fn durable_api(&self) -> String {
-        format!("cotal.{self}.durable.API")
-    }
-
-    /// Where the rows for the mirrors arrive in the shared account.
-    #[must_use]
-    pub fn mirror_deliveries(&self) -> String {
-        format!("cotal.{self}.mirror")
-    }
-}
-
 /// Streams (`wire.md` §3).
 impl Space {
     /// Channel posts.
@@ -552,6 +527,18 @@ pub fn dead_key(inbox_seq: u64) -> String {
 #[must_use]
 pub fn parse_dead_key(key: &str) -> Option<u64> {
     key.strip_prefix("e.")?.parse().ok()
+}
+
+/// The key of a kept row in the dead bucket; `nonce` is known to nobody but the daemon.
+#[must_use]
+pub fn kept_key(nonce: &str) -> String {
+    format!("k.{nonce}")
+}
+
+/// Whether a key of the dead bucket is a kept row's.
+#[must_use]
+pub fn is_kept_key(key: &str) -> bool {
+    key.starts_with("k.")
 }
 
 /// `$SYS` subjects (`wire.md` §7).

@@ -361,6 +361,7 @@ impl<'a> Grant<'a> {
         self.own(&ept_req, TIMER_WRITER);
         self.api(&format!("DIRECT.GET.{chat}"));
         self.api(&format!("DIRECT.GET.{chat}.>"));
+        self.api(&format!("STREAM.MSG.GET.{chat}"));
         self.api(&format!("CONSUMER.INFO.{dlv}.*"));
         for stream in [&chat, &inbox, &dlv, &task, &ept_req, &space.ept_stream()] {
             self.stream_info(stream);

@@ -13,6 +13,7 @@ use crate::envelope::Part;
 use crate::ids::{Lifecycle, LifecycleUid, Principal, Role};
 use crate::json::object;
 use crate::limits::{MAX_ACL_PATTERNS, MAX_ROW};
+use crate::names::Bucket;
 
 /// Why a value is not a row of its bucket.
 #[derive(Debug, thiserror::Error)]
@@ -244,6 +245,13 @@ impl LeaseRow {
     pub fn parse(value: &[u8]) -> Result<Self, RowError> {
         strict(value)
     }
+
+    /// The holder's process on its own machine, where its incarnation names one:
+    /// `<connId>-<pid>-<start in ms>`.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.incarnation.rsplit('-').nth(1)?.parse().ok()
+    }
 }
 
 /// A heartbeat of the feed that is older than this, in milliseconds, says that the feed is stale.
@@ -452,6 +460,33 @@ impl DeadRow {
     #[must_use]
     pub fn member(&self) -> Lifecycle {
         Lifecycle::new(self.owner.clone(), self.lifecycle_uid)
+    }
+}
+
+/// The last valid row of another bucket, kept where no garbage reaches it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeptRow {
+    bucket: String,
+    /// Its key there.
+    pub key: String,
+    /// Its revision there.
+    pub revision: u64,
+    /// Its value.
+    pub value: serde_json::Value,
+}
+
+impl KeptRow {
+    /// A row of `bucket`.
+    #[must_use]
+    pub fn new(bucket: Bucket, key: &str, revision: u64, value: serde_json::Value) -> Self {
+        Self { bucket: bucket.short().to_owned(), key: key.to_owned(), revision, value }
+    }
+
+    /// Whose row it is; `None` for a bucket that does not exist.
+    #[must_use]
+    pub fn bucket(&self) -> Option<Bucket> {
+        Bucket::ALL.into_iter().find(|bucket| bucket.short() == self.bucket)
     }
 }
 

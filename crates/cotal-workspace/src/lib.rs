@@ -6,6 +6,7 @@
 //!
 //! Nothing here reads the environment or prints; paths and instants are arguments.
 
+pub mod disk;
 pub mod files;
 pub mod host;
 pub mod identity;

@@ -13,7 +13,7 @@ use cotal_workspace::lock::LockError;
 use cotal_workspace::manifest::ManifestError;
 
 /// How the process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
@@ -166,7 +166,8 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }
-        ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
+        ManagerError::TrustLost { .. }
+        | ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
             Some(Exit::Absent)
         }
         ManagerError::Start(error) => match **error {

@@ -51,6 +51,8 @@ pub(crate) struct PullSource {
     space: Space,
     connection: Connection,
     stream: String,
+    /// When the stream was created: the sequences of another one mean nothing here.
+    created: String,
     consumer: String,
     options: PullOptions,
     pull: PullConsumer,
@@ -79,10 +81,13 @@ impl PullSource {
             }
         };
         let pull = context.ask("cannot pull from a consumer", open).await??;
+        let look = || connection.stream_info(stream);
+        let info = context.ask("cannot read a stream", look).await?;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
+            created: info.created,
             consumer: consumer.to_owned(),
             options,
             pull,
@@ -150,6 +155,16 @@ impl PullSource {
 
     /// Whether the consumer is there again, and bound.
     async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
+        match self.connection.stream_info(&self.stream).await {
+            Ok(info) if info.created == self.created => {}
+            // The lane ends once it sees that (`state::streams`).
+            Ok(_) => std::future::pending().await,
+            Err(error) => {
+                warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                tokio::time::sleep(RETRY_AFTER).await;
+                return Ok(false);
+            }
+        }
         let filter = config.filter_subject.as_deref();
         let create = ConsumerAction::Create;
         let made = self

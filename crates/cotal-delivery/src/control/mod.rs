@@ -10,17 +10,15 @@ use std::sync::Arc;
 
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN};
 
-use crate::beside::Health;
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::credentials::adoption::Renewal;
-use crate::feed::FeedHandle;
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 use crate::pipeline::Pipeline;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
-use admin_api::AdminApi;
+use admin_api::{AdminApi, Beside};
 use agent_api::AgentApi;
 use rail::Rail;
 
@@ -32,12 +30,6 @@ pub(crate) struct Asked {
     pub(crate) scanner: Scanner,
     pub(crate) pipeline: Pipeline,
     pub(crate) beside: Beside,
-}
-
-/// What runs beside delivery, and is only shown and renewed here.
-pub(crate) struct Beside {
-    pub(crate) timers: Health,
-    pub(crate) feed: FeedHandle,
 }
 
 /// Binds every rail, then answers on them.

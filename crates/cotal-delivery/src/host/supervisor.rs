@@ -208,6 +208,7 @@ fn cause(why: &Why) -> Cause {
         LaneError::BrokerGone | LaneError::BrokerGonePastBackstop => Cause::BrokerAway,
         LaneError::Lease(_)
         | LaneError::View(_)
+        | LaneError::Stream(_)
         | LaneError::Pull(_)
         | LaneError::Defect(_)
         | LaneError::NoRuntime

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::context::LaneContext;
-use super::error::LaneError;
+use super::error::{LaneError, broker};
 use super::link::Renewals;
 use super::options::LaneOptions;
 use crate::census::Scanner;
@@ -17,6 +17,7 @@ use crate::pipeline;
 use crate::registry;
 use crate::role_requests;
 use crate::state::changes::ChangedAcls;
+use crate::state::{positions, streams};
 use crate::timers;
 
 /// What the components are given besides the context.
@@ -35,6 +36,10 @@ impl Start {
         let Self { options, identity, changed_acls, renewals, has_started } = self;
         let context = &context;
         let scanner = Scanner::new(&options, &identity.accounts);
+        let streams = streams::streams(context).await?;
+        let corrected = positions::correct(context, &streams).await;
+        corrected.map_err(broker("cannot compare what is stored with its streams"))?;
+        context.spawn("the streams", streams.run(context.stop.clone()));
         let joins = registry::joins(context);
         let pipeline = pipeline::spawn(context, &joins.barrier, changed_acls).await?;
         let registry = registry::spawn(context, &pipeline, joins);
@@ -44,7 +49,7 @@ impl Start {
         let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
-        let beside = control::Beside { timers, feed };
+        let beside = control::admin_api::Beside { timers, feed };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await
     }

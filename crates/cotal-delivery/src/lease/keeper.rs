@@ -44,6 +44,8 @@ struct Keeper {
     /// Whether the rules were told, since they serve, that everything is bound.
     told_bound: bool,
     told_release: bool,
+    /// Whether the broker has confirmed, since then, that the row says `ready`.
+    confirmed: bool,
     link: watch::Receiver<ConnState>,
     /// What the rules were told of the connection last; a redial may be over before they hear of it.
     connected: bool,
@@ -108,6 +110,7 @@ async fn keep(
         serves: false,
         told_bound: false,
         told_release: false,
+        confirmed: false,
         link: kv.connection().state(),
         connected: true,
         watch: LeaseWatch::new(&space, &kv),
@@ -139,15 +142,17 @@ impl Keeper {
     }
 
     /// Opens the gate for as long as the row provably stands, and shows how it does.
-    fn show(&self) {
+    fn show(&mut self) {
         let until = self
             .rules
             .serving_until()
             .map(|until| self.started + Duration::from_millis(until.max(0).unsigned_abs()));
         self.gate.set(until);
+        // Once it was confirmed, it holds until serving stops: a row that is read again still says so.
+        self.confirmed = self.told_bound && (self.confirmed || self.rules.is_ready());
         let state = LeaseState {
             is_held: self.serves,
-            is_ready: self.rules.is_ready(),
+            is_ready: self.confirmed,
             may_say_ready: self.rules.may_say_ready(),
         };
         self.desk.state.send_if_modified(|shown| std::mem::replace(shown, state) != state);

@@ -123,9 +123,9 @@ impl Registry {
         Ok(Memberships { memberships })
     }
 
-    /// Waits for a turn at a row; a lifecycle that is being retired gets none.
-    async fn turn(&self, key: &str, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
-        let turn = self.turns.take(key, member).await;
+    /// Waits for a turn at a lifecycle's rows; one that is being retired gets none.
+    async fn turn(&self, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
+        let turn = self.turns.take(member).await;
         turn.ok_or_else(|| RegistryError::refused(Code::Retired, "this lifecycle is being retired"))
     }
 

@@ -14,7 +14,6 @@ mod status_and_cancel;
 mod sweep;
 mod take;
 
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use cotal_wire::anycast::Created;
 use cotal_wire::control::Code;
 use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::{Lifecycle, Principal, Space};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use crate::census::Scanner;
 use crate::clock::now_ms;
@@ -36,14 +35,13 @@ use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
+use crate::striped::StripedLocks;
 use records::{Found, Records, may_write};
 use roles::Roles;
 use take::Takes;
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 16;
-/// Locks by sequence; a collision only makes two callers wait for each other.
-const STRIPES: usize = 256;
 
 /// The records of one lane and everything that is done to them.
 pub(crate) struct RequestKeeper {
@@ -54,7 +52,7 @@ pub(crate) struct RequestKeeper {
     gate: Gate,
     records: Records,
     roles: Roles,
-    turns: Box<[Mutex<()>; STRIPES]>,
+    turns: StripedLocks,
 }
 
 /// What was read for one decision: TASK's creation time was the same before and after.
@@ -110,7 +108,7 @@ impl RequestKeeper {
             gate: gate.clone(),
             records: Records::new(space, connection, gate),
             roles: Roles::new(scanner.clone()),
-            turns: Box::new(std::array::from_fn(|_| Mutex::new(()))),
+            turns: StripedLocks::default(),
         }
     }
 
@@ -121,8 +119,7 @@ impl RequestKeeper {
 
     /// One decision at a time about one request.
     async fn turn(&self, seq: u64) -> MutexGuard<'_, ()> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(seq);
-        self.turns[usize::try_from(hash % STRIPES as u64).unwrap_or_default()].lock().await
+        self.turns.lock(&seq).await
     }
 
     async fn created(&self) -> Result<String, NatsError> {

@@ -321,7 +321,8 @@ impl Range {
     /// prove nothing. Pushes are tried by a consumer that delivers.
     async fn is_loaded(&self, kinds: &[Kind]) {
         let own = format!("{}.aim", self.mallory.connection.inbox_prefix());
-        let mut heard = self.mallory.connection.subscribe(&own, None).await.expect("an inbox");
+        let mut heard =
+            self.mallory.connection.subscribe(own.as_str(), None).await.expect("an inbox");
         for call in self.calls.iter().filter(|call| kinds.contains(&call.kind)) {
             if call.subject.starts_with("$JS.ACK.") || call.subject.starts_with("$JS.FC.") {
                 continue;

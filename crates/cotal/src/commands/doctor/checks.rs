@@ -13,7 +13,7 @@ use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
 
-use super::{Finding, Listener, Verdict};
+use super::{Disk, Finding, Listener, Verdict};
 use crate::context::Context;
 use crate::output::told;
 
@@ -38,6 +38,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     let shown = root.dir().display().to_string();
     let mut findings = vec![Finding::new("root", Verdict::Ok, shown)];
     findings.extend(modes(root));
+    findings.push(disk(root));
     let mesh = match MeshFile::load(root) {
         Ok(Some(mesh)) => mesh,
         Ok(None) => {
@@ -59,6 +60,15 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn disk(root: &Root) -> Finding {
+    let disk = Disk::of(root);
+    match disk.warning() {
+        Some(warning) if disk.problem.is_some() => Finding::new("disk", Verdict::Broken, warning),
+        Some(warning) => Finding::new("disk", Verdict::Warning, warning),
+        None => Finding::new("disk", Verdict::Ok, format!("it takes writes: {disk}")),
+    }
 }
 
 /// Says what a power failure can lose.

@@ -12,6 +12,7 @@ use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
 use crate::args::{self, JsonArg};
+use crate::commands::doctor::Disk;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
@@ -55,6 +56,8 @@ struct Status {
     root: std::path::PathBuf,
     mode: cotal_workspace::Mode,
     durability: cotal_workspace::Durability,
+    /// The disk that all of it is stored on.
+    disk: Disk,
     broker: BrokerStatus,
     spaces: Vec<SpaceStatus>,
     /// The multi-space host of this root; absent when none runs.
@@ -138,7 +141,7 @@ fn verdict(status: &Status) -> Exit {
     let serves = |space: &SpaceStatus| matches!(space.delivery, None | Some("bound"));
     if status.broker.version.is_none() {
         Exit::Unreachable
-    } else if status.spaces.iter().all(serves) {
+    } else if status.disk.problem.is_none() && status.spaces.iter().all(serves) {
         Exit::Ok
     } else {
         Exit::NotServing
@@ -159,6 +162,10 @@ fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
             let why = why.as_deref().unwrap_or("it does not answer");
             out.data(format_args!("broker    not reached: {why}"))?;
         }
+    }
+    out.data(format_args!("disk      {}", status.disk))?;
+    if let Some(warning) = status.disk.warning() {
+        out.warn(warning);
     }
     for space in &status.spaces {
         print_space(space, ctx)?;

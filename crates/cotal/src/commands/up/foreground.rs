@@ -95,8 +95,8 @@ pub(super) async fn stay(
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
     notify::stopping("taking the mesh down");
-    take_down(up).await?;
-    Ok(exit)
+    let left = take_down(up).await?;
+    Ok(if exit == Exit::Ok { left } else { exit })
 }
 
 /// Tells the service manager whether the mesh serves, for as long as this process stays.
@@ -140,7 +140,7 @@ async fn managed(up: &Up<'_>, authorities: &[Authority]) {
 
 /// Stops the daemons, then the broker, exactly as `down` does and under the same reservation; a
 /// `down` that runs already is waited for (LIF-10).
-pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<()> {
+pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<Exit> {
     let _held = reserve(up).await?;
     down::everything(up.ctx, &up.root, Some(&up.mesh), Patience::Wait).await
 }
