@@ -81,11 +81,13 @@ impl PullSource {
             }
         };
         let pull = context.ask("cannot pull from a consumer", open).await??;
+        let read = || connection.stream_info(stream);
+        let created = context.ask("cannot read a stream", read).await?.created;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
-            created: connection.stream_info(stream).await?.created,
+            created,
             consumer: consumer.to_owned(),
             options,
             pull,
