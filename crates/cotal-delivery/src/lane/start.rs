@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::context::LaneContext;
-use super::error::{LaneError, broker};
+use super::error::LaneError;
 use super::link::Renewals;
 use super::options::LaneOptions;
 use crate::census::Scanner;
@@ -36,9 +36,10 @@ impl Start {
         let Self { options, identity, changed_acls, renewals, has_started } = self;
         let context = &context;
         let scanner = Scanner::new(&options, &identity.account);
-        let streams = streams::streams(context).await?;
-        let corrected = positions::correct(context, &streams).await;
-        corrected.map_err(broker("cannot compare what is stored with its streams"))?;
+        let read = || streams::streams(context);
+        let streams = context.ask("cannot read the streams", read).await?;
+        let correct = || positions::correct(context, &streams);
+        context.ask("cannot compare what is stored with its streams", correct).await?;
         context.spawn("the streams", streams.run(context.stop.clone()));
         let joins = registry::joins(context);
         let pipeline = pipeline::spawn(context, &joins.barrier, changed_acls).await?;
