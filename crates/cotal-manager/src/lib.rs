@@ -36,6 +36,7 @@ mod write_back;
 pub use agents::{
     Added, Agent, AgentName, Agents, Begun, Done, MoreGrants, NewAgent, Provisioning, Retired,
     Retirement,
+    Unfinished, unfinished_agents,
 };
 pub use authority::{Authority, BrokerAddress, Office};
 pub use cotal_trust::UnfitError;

@@ -3,8 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cotal_manager::launch::judge_certificate;
 use cotal_manager::{
     Authority, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials, read_stored_creds,
+    unfinished_agents,
 };
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
@@ -52,6 +54,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     };
     findings.push(durability(mesh.durability));
     findings.push(broker(root, &mesh).await);
+    findings.extend(mesh.tls.then(|| certificate(root, &mesh)));
     for space in &mesh.spaces {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
@@ -59,6 +62,21 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The broker serves whatever it was given; clients judge it.
+fn certificate(root: &Root, mesh: &MeshFile) -> Finding {
+    match judge_certificate(root, mesh.ca.as_deref()) {
+        Ok(()) => Finding::new("certificate", Verdict::Ok, "clients accept it"),
+        Err(why) => Finding::new(
+            "certificate",
+            Verdict::Broken,
+            format!(
+                "{why}; `cotal down`, then `cotal up --tls-cert PEM --tls-key PEM` gives the broker \
+                 another"
+            ),
+        ),
+    }
 }
 
 fn disk(root: &Root) -> Finding {
@@ -189,7 +207,7 @@ fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Find
         Err(error) => return vec![unreadable(&error)],
     };
     let store = FileStore::new(root.clone());
-    let mut findings = Vec::new();
+    let mut findings = begun(authority, space);
     for entry in entries {
         let name = match entry {
             Ok(entry) => entry.file_name(),
@@ -214,6 +232,16 @@ fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Find
     }
     findings.sort_by(|a, b| a.check.cmp(&b.check));
     findings
+}
+
+/// What a crash left half done; damage is told with its own words.
+fn begun(authority: Option<&Authority>, space: &Space) -> Vec<Finding> {
+    let unfinished = authority.map(unfinished_agents).and_then(Result::ok).unwrap_or_default();
+    let is_begun = |what: &str| !what.contains("damaged");
+    let begun = unfinished.into_iter().filter(|one| is_begun(&one.what));
+    begun
+        .map(|one| Finding::new(format!("{space}/{}", one.agent), Verdict::Warning, one.what))
+        .collect()
 }
 
 fn damaged_agent(agent: &Principal, space: &Space, error: &UnfitError) -> String {

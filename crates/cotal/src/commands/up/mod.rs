@@ -42,13 +42,14 @@ Examples:
   cotal up
   cotal up --detach --space research --server-port 4333
   cotal up --detach --durability strict
-  cotal up --tls --tls-cert mesh.pem --tls-key mesh.key
+  cotal up --tls-cert mesh.pem --tls-key mesh.key
   cotal up --open")]
 pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
     #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     pub space: Option<Space>,
-    /// The port the broker listens on; 0 takes a free one. Else the one it had, or 4222.
+    /// The port the broker listens on; 0 takes a free one. Else the one it had, or the first that is free
+    /// from 4222 on.
     #[arg(long, value_name = "PORT")]
     pub server_port: Option<u16>,
     /// Return once the mesh is up, and leave it running.
@@ -67,8 +68,9 @@ pub struct Args {
     /// keeps it.
     #[arg(long)]
     pub tls: bool,
-    /// The certificate to present instead, signed by an authority that this system trusts.
-    #[arg(long, value_name = "PEM", requires = "tls", requires = "tls_key")]
+    /// The certificate to present instead, for 127.0.0.1 and signed by an authority that this system
+    /// trusts; it implies --tls.
+    #[arg(long, value_name = "PEM", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its key.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
