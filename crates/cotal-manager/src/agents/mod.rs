@@ -8,6 +8,7 @@
 
 mod history;
 mod known_key;
+mod losses;
 mod name;
 mod narrow;
 mod pending;
@@ -33,6 +34,7 @@ use crate::gate::Gate;
 use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
+pub use losses::{Losses, LostConsumer, find_losses, restore_consumers};
 pub use name::AgentName;
 pub use provisioning::Provisioning;
 pub use retire::{Done, Retired, Retirement};
