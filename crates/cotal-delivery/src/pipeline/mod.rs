@@ -24,6 +24,8 @@ use recall::Recaller;
 pub(crate) struct Pipeline {
     /// Writes into INBOX, for the catch-up of joins.
     pub(crate) inbox: Writer,
+    /// Writes into DLV; here to be asked whether the broker stores.
+    pub(crate) dlv: Writer,
     pub(crate) progress: watch::Receiver<ReaderProgress>,
     pub(crate) waiting_list: WaitingList,
     pub(crate) recaller: Recaller,
@@ -39,12 +41,12 @@ pub(crate) async fn spawn(
     let dlv = writer(context, &context.space.dlv_stream()).await?;
     let dead = DeadStore::new(&context.connection, &context.space);
     let overflow = overflow::spawn(context).await?;
-    let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone()).await?;
+    let reader = reader::start::spawn(context, dlv.clone(), dead.clone(), overflow.clone()).await?;
     let progress = reader.progress.clone();
     fanout::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
     let handing_off = parked::spawn(context, dead, overflow.clone());
     let recaller = recall::spawn(context, reader.batches, handing_off, overflow, changed_acls);
-    Ok(Pipeline { inbox, progress, waiting_list: reader.waiting_list, recaller })
+    Ok(Pipeline { inbox, dlv, progress, waiting_list: reader.waiting_list, recaller })
 }
 
 async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {
