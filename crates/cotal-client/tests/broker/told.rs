@@ -9,7 +9,7 @@ use cotal_wire::names::{FANOUT, READER};
 use cotal_wire::posts::RefusedPost;
 
 use crate::support::{
-    SOON, channel, chat, endpoint, message, nothing, notice, post_raw, sender, stopped,
+    channel, chat, endpoint, message, nothing, notice, post_raw, sender, stopped,
 };
 
 fn is_missed(notice: &Notice) -> bool {

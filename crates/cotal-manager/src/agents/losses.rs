@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use cotal_nats::{Connection, ConsumerConfig, NatsError};
+use cotal_nats::{Connection, NatsError};
 use cotal_wire::names::Bucket;
 use cotal_wire::rows::AclRow;
+use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Principal, Space};
 use cotal_workspace::{FileStore, SecretKey, SecretKind, SecretStore as _, Segment};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
