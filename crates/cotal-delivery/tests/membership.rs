@@ -396,7 +396,9 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     alice.post_many(TEAM, "m", 1_010).await;
     god.wait_until_settled(FANOUT).await;
-    god.put_member(&bob.half_joined(TEAM, 5)).await;
+    // As the running daemon writes it: another's it would finish before anybody asks.
+    let writer_identity = Supervisor::of(&mesh).await.status().await.incarnation;
+    god.put_member(&MemberRow { writer_identity, ..bob.half_joined(TEAM, 5) }).await;
     let joined = bob.join(TEAM).await;
     assert!(!joined.durable);
     assert_eq!(joined.reason, Some(JoinShortfall::Evicted));

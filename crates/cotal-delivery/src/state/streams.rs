@@ -16,7 +16,7 @@ use cotal_wire::names::Bucket;
 use futures_util::future::try_join_all;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::debug;
 
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
@@ -39,6 +39,12 @@ pub enum StreamError {
          same any more; exiting, the next start begins with the stream as it is now"
     )]
     Recreated {
+        /// Which.
+        stream: String,
+    },
+    /// It is not there.
+    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
+    Gone {
         /// Which.
         stream: String,
     },
@@ -73,8 +79,6 @@ struct Known {
     stream: String,
     created: String,
     last: u64,
-    /// Said already that it is not there.
-    is_missing: bool,
 }
 
 impl Known {
@@ -87,7 +91,7 @@ impl Known {
         if last < seen {
             return Err(StreamError::WentBack { stream: stream(), seen, last });
         }
-        (self.last, self.is_missing) = (last, false);
+        self.last = last;
         Ok(())
     }
 }
@@ -101,7 +105,7 @@ pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError>
     let known = names(space).into_iter().map(|stream| async move {
         let info = connection.stream_info(&stream).await?;
         let (created, last) = (info.created, info.state.last_seq);
-        Ok::<_, NatsError>(Known { stream, created, last, is_missing: false })
+        Ok::<_, NatsError>(Known { stream, created, last })
     });
     let known = try_join_all(known).await?;
     Ok(Streams {
@@ -148,12 +152,8 @@ impl Streams {
                             purged::write_back(view, gate, &self.incarnation, &info.state).await;
                         }
                     }
-                    Err(failed) if failed.is_absent() && !known.is_missing => {
-                        known.is_missing = true;
-                        error!(
-                            stream = known.stream,
-                            "a stream is gone; `cotal up` makes it again"
-                        );
+                    Err(failed) if failed.is_absent() => {
+                        return Err(StreamError::Gone { stream: known.stream.clone() });
                     }
                     // A broker that is away is the watchdog's.
                     Err(failed) => debug!(stream = known.stream, %failed, "not looked at"),

@@ -206,7 +206,9 @@ impl Retrier {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.beat.answered() => {}
-                event = watch.next() => self.note(event?)?,
+                event = watch.next() => {
+                    self.note(event.map_err(|error| ViewError::of_watch(error, &self.book.kv))?)?;
+                }
                 () = tokio::time::sleep(wait) => {
                     self.gate.open().await;
                     self.clear_garbage().await;
