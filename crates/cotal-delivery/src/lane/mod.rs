@@ -17,7 +17,7 @@ mod tasks;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection};
+use cotal_nats::{ConnectOptions, Connection, Fence};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -213,12 +213,18 @@ async fn claim_and_serve(
     let (lease, keeper) = keeper::lease(&connection, claim, gate_keeper);
     let (changes, changed_acls) = changes::changes();
     let components = Tasks::default();
+    // No component is given a handle that writes without the gate; the keeper alone has one.
+    let fence = {
+        let gate = gate.clone();
+        Fence::new(move || gate.is_open())
+    };
+    let fenced = connection.fenced(fence.clone());
     let context = LaneContext {
         space: options.space.clone(),
-        connection: connection.clone(),
-        connect,
+        connection: fenced.clone(),
+        connect: ConnectOptions { fence: Some(fence), ..connect },
         principal: identity.principal.clone(),
-        view: View::new(&connection, &options.space, &incarnation, gate.clone(), changes),
+        view: View::new(&fenced, &options.space, &incarnation, gate.clone(), changes),
         incarnation,
         gate,
         counters: Arc::default(),

@@ -198,6 +198,7 @@ impl Connection {
         msg_id: Option<&str>,
     ) -> Result<PubAck, NatsError> {
         let subject = subject.into();
+        self.may_write(|| format!("a message to {subject}"))?;
         let headers = match msg_id {
             None => headers,
             Some(id) => {
