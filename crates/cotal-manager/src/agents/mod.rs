@@ -8,13 +8,14 @@
 
 mod history;
 mod known_key;
+mod losses;
 mod name;
 mod narrow;
 mod pending;
 mod provisioning;
 mod retire;
-mod widen;
 mod unfinished;
+mod widen;
 
 use std::collections::BTreeMap;
 
@@ -33,11 +34,12 @@ use crate::gate::Gate;
 use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
+pub use losses::{Losses, LostConsumer, find_losses, restore_consumers};
 pub use name::AgentName;
 pub use provisioning::Provisioning;
 pub use retire::{Done, Retired, Retirement};
-pub use widen::MoreGrants;
 pub use unfinished::{Unfinished, unfinished_agents};
+pub use widen::MoreGrants;
 
 /// A presence row is written every 2 s and its bucket keeps it for 6 s.
 const PRESENT_FOR_MS: i64 = 6_000;

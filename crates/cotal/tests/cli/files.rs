@@ -150,3 +150,35 @@ fn a_root_that_another_user_owns_or_may_write_is_refused_and_named() {
     }
     site.run(&["up", "--detach"]).ok();
 }
+
+/// What is made again empty looks as if it had never held anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_space_lost_is_told_before_it_is_made_again_and_its_agents_get_their_consumers_back()
+{
+    let site = Site::new();
+    let up = site.run(&["up", "--detach", "--server-port", "0"]).ok();
+    assert!(!up.err.contains("is gone"), "a new space has lost nothing: {up:?}");
+    site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
+    site.run(&["down"]).ok();
+    let streams = std::fs::read_dir(site.path("broker/jetstream/jetstream")).unwrap();
+    let store = streams
+        .map(|account| account.unwrap().path().join("streams/DLV_main"))
+        .find(|store| store.exists())
+        .unwrap();
+    std::fs::remove_dir_all(store).unwrap();
+    let up = site.run(&["up", "--detach"]).ok();
+    for told in [
+        "DLV_main is gone, and with it for good posts that members had not read",
+        "the consumer of local.alice on DLV_main was gone",
+    ] {
+        assert!(up.err.contains(told), "{told:?} is not in {up:?}");
+    }
+    let (told, made) = (up.err.find("DLV_main is gone"), up.err.find("created space main"));
+    assert!(told.unwrap() < made.unwrap(), "{up:?}");
+    let findings = site.json(&["doctor", "--json"]);
+    let stores = findings.as_array().unwrap().iter().find(|f| f["check"] == "stores of main");
+    assert_eq!(stores.unwrap()["verdict"], "ok");
+    site.run(&["join", "a", "--as", "alice"]).ok();
+    let again = site.run(&["up", "--detach"]).ok();
+    assert!(!again.err.contains("gone"), "{again:?}");
+}

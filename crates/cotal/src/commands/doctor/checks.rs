@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use cotal_manager::launch::judge_certificate;
 use cotal_manager::{
-    Authority, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials, read_stored_creds,
-    unfinished_agents,
+    Authority, BrokerAddress, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials,
+    find_losses, read_stored_creds, unfinished_agents,
 };
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
@@ -15,7 +15,7 @@ use cotal_workspace::{
 };
 
 use super::{Disk, Finding, Listener, Verdict};
-use crate::context::Context;
+use crate::context::{Context, tls_of};
 use crate::output::told;
 
 /// The program that `up` would run.
@@ -59,6 +59,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
             findings.extend(credentials(root, space));
+            findings.extend(losses(root, &mesh, space).await);
         }
     }
     findings
@@ -121,6 +122,40 @@ async fn broker(root: &Root, mesh: &MeshFile) -> Finding {
             Finding::new("broker", Verdict::Broken, detail)
         }
     }
+}
+
+/// What the broker does not have any more. One that cannot be asked is told by the check of it.
+async fn losses(root: &Root, mesh: &MeshFile, space: &Space) -> Vec<Finding> {
+    let Ok(Listener::Own(_)) = Listener::of(root, mesh).await else { return Vec::new() };
+    let Ok(authority) = Authority::open(root, space) else { return Vec::new() };
+    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
+    let check = format!("stores of {space}");
+    let lost = match find_losses(&authority, &address).await {
+        Ok(lost) => lost,
+        Err(error) => return vec![Finding::new(check, Verdict::Broken, told(&error.into()))],
+    };
+    let stores = lost.stores.iter().map(|(store, meaning)| {
+        format!(
+            "{store} is gone, and with it for good {meaning}: restore .cotal/broker/ from a backup, \
+             or `cotal up` creates it again, empty"
+        )
+    });
+    let consumers = lost.consumers.iter().map(|one| {
+        format!(
+            "the consumer of {} on {} is gone: `cotal up` creates it again",
+            one.agent, one.stream
+        )
+    });
+    let broken = |detail| Finding::new(check.clone(), Verdict::Broken, detail);
+    let broken: Vec<_> = stores.chain(consumers).map(broken).collect();
+    if broken.is_empty() {
+        return vec![Finding::new(
+            check,
+            Verdict::Ok,
+            "streams, buckets and consumers are all there",
+        )];
+    }
+    broken
 }
 
 fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Finding {
