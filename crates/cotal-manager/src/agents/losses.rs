@@ -23,7 +23,7 @@ const ASKED_AT_ONCE: usize = 64;
 const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A consumer of an agent that is not there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LostConsumer {
     /// Whose.
     pub agent: Principal,
@@ -33,7 +33,7 @@ pub struct LostConsumer {
 }
 
 /// What is gone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Losses {
     /// Streams and buckets by name, with what that means.
     pub stores: Vec<(String, &'static str)>,
