@@ -122,10 +122,8 @@ pub enum Backstop {
 
 /// Asks the daemon for a durable membership.
 pub(crate) async fn establish(plane: &Plane, sink: &Sink, channel: &Channel) -> Backstop {
-    let args = JoinArgs {
-        channel: channel.clone(),
-        lifecycle_uid: Some(plane.identity().lifecycle.uid),
-    };
+    let args =
+        JoinArgs { channel: channel.clone(), lifecycle_uid: Some(plane.identity().lifecycle.uid) };
     let joined: Result<Joined, _> = plane.control(op::DURABLE_JOIN, &args).await;
     let why = match joined {
         Ok(Joined { durable: true, generation, .. }) => {

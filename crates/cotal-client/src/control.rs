@@ -19,8 +19,8 @@ use tokio::sync::{Mutex as TurnMutex, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::identity::Identity;
 use crate::fresh::random_id;
+use crate::identity::Identity;
 
 /// How a control request failed.
 #[derive(Debug, thiserror::Error)]

@@ -11,8 +11,8 @@ use cotal_wire::{Channel, Principal, Role, Space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::place::Place;
 use crate::ledger::Key;
+use crate::place::Place;
 
 /// A genuine copy.
 #[derive(Debug)]

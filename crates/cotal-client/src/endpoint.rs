@@ -47,7 +47,9 @@ pub enum ConnectError {
     #[error("an endpoint needs a credential: its tags say which agent and which space it is")]
     Anonymous,
     /// There is no Tokio runtime to run on.
-    #[error("an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes")]
+    #[error(
+        "an endpoint needs a Tokio runtime: await it inside one, such as `#[tokio::main]` makes"
+    )]
     NoRuntime,
     /// The broker was not reached, or refused.
     #[error("the endpoint could not connect")]

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::fresh::now_ms;
 use crate::identity::Identity;
 use crate::notice::Notice;
-use crate::fresh::now_ms;
 use crate::sink::Sink;
 
 /// A row lives 6 s, so two beats may be lost.

@@ -8,8 +8,8 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
-use crate::place::Source;
 use crate::notice::Notice;
+use crate::place::Source;
 use crate::sink::Sink;
 
 /// A batch ends sooner; this only bounds how long an idle pull keeps one future.

@@ -220,9 +220,7 @@ impl Endpoint {
         let room = usize::try_from(ENTRY_HEADROOM).unwrap_or(usize::MAX);
         let max = self.connection().max_payload().saturating_sub(room);
         let place = |message: &mut Message| message.channel = Some(channel.to_string());
-        let judge = |body: &Bytes| {
-            copy::post(self.space(), &target, body.clone(), None).map(drop)
-        };
+        let judge = |body: &Bytes| copy::post(self.space(), &target, body.clone(), None).map(drop);
         self.send(&target, draft.into(), max, place, judge).await
     }
 
@@ -234,9 +232,8 @@ impl Endpoint {
         let target = self.space().inst(to, self.principal());
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to = Some(to.to_string());
-        let judge = |body: &Bytes| {
-            copy::direct(self.space(), to, &target, body.clone(), 0).map(drop)
-        };
+        let judge =
+            |body: &Bytes| copy::direct(self.space(), to, &target, body.clone(), 0).map(drop);
         self.send(&target, draft.into(), max, place, judge).await
     }
 
@@ -248,9 +245,7 @@ impl Endpoint {
         let target = self.space().svc(role, self.principal());
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to_service = Some(role.to_string());
-        let judge = |body: &Bytes| {
-            copy::request(self.space(), role, &target, body).map(drop)
-        };
+        let judge = |body: &Bytes| copy::request(self.space(), role, &target, body).map(drop);
         self.send(&target, draft.into(), max, place, judge).await
     }
 

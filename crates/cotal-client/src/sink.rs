@@ -11,10 +11,10 @@ use tracing::debug;
 
 use crate::copy::{Copy, Rejected};
 use crate::incoming::{Incoming, Receipt, SharedLedger, locked};
-use crate::place::Source;
 use crate::ledger::{Owed, Verdict};
 use crate::notice::Notice;
 use crate::overrun::Overruns;
+use crate::place::Source;
 use crate::room::{Held, Room};
 
 /// Stored messages that wait for the caller: copies from its durables and from histories. Behind a full

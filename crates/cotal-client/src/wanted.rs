@@ -115,7 +115,9 @@ impl Establisher {
         let channel = channel.clone();
         let notice = match backstop::establish(&self.plane, &self.sink, &channel).await {
             Backstop::Unestablished(why) if why.is_retried() => return,
-            Backstop::Unestablished(why) => Notice::BackstopRefused { channel: channel.clone(), why },
+            Backstop::Unestablished(why) => {
+                Notice::BackstopRefused { channel: channel.clone(), why }
+            }
             Backstop::Durable { generation } => {
                 Notice::BackstopEstablished { channel: channel.clone(), generation }
             }

@@ -265,9 +265,7 @@ impl CredsSource {
     pub fn current(&self) -> Result<Option<Creds>, CredsError> {
         match &self.0 {
             Kind::Anonymous => Ok(None),
-            Kind::Cell(cell) => {
-                Ok(Some(cell.borrow().clone()))
-            }
+            Kind::Cell(cell) => Ok(Some(cell.borrow().clone())),
             Kind::Provider(provider) => provider().map(Some),
         }
     }

@@ -141,7 +141,10 @@ mod tests {
         let removed: Vec<_> = changes.iter().filter(|c| matches!(c, Change::Remove(_))).collect();
         assert_eq!(removed.len(), 2, "{changes:?}");
         let is_bob = |c: &Change| matches!(c, Change::Put(p, row) if *p == who("local.bob") && row.observed_at == 9);
-        assert!(changes.iter().any(is_bob) && changes.len() == 3, "garbage is written over: {changes:?}");
+        assert!(
+            changes.iter().any(is_bob) && changes.len() == 3,
+            "garbage is written over: {changes:?}"
+        );
     }
 
     #[test]

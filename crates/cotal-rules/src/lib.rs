@@ -15,6 +15,7 @@ pub mod feed;
 pub mod lease;
 pub mod membership;
 pub mod overflow;
+pub mod progress;
 pub mod renewal;
 pub mod reopen;
 pub mod timers;

@@ -278,6 +278,6 @@ pub fn window_evicted(join_cursor: u64, stream_first_seq: u64, subjects: &[Subje
 }
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 mod steps_tests;
+#[cfg(test)]
+mod tests;

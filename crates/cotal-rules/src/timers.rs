@@ -272,9 +272,17 @@ mod tests {
         assert_eq!(arms(5, &[armed(1, &five), unfired]), None, "its schedule stands");
         assert_eq!(arms(5, &[armed(1, &five), plain, armed(3, &five)]), None);
         let four = body("t1", 4, 1_000);
-        assert_eq!(arms(5, &[armed(1, &five), armed(2, &four)]), Some(2), "an older one lies on it");
+        assert_eq!(
+            arms(5, &[armed(1, &five), armed(2, &four)]),
+            Some(2),
+            "an older one lies on it"
+        );
         for on_top in [plain, armed(2, &four)] {
-            assert_eq!(arms(5, &[fired(1, &five), on_top]), None, "what has fired never fires again");
+            assert_eq!(
+                arms(5, &[fired(1, &five), on_top]),
+                None,
+                "what has fired never fires again"
+            );
         }
     }
 }

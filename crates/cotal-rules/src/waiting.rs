@@ -56,18 +56,30 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Decides for the entry at INBOX sequence `entry` on its `attempt`th delivery, counted from 1.
-    pub fn on_wait(&mut self, owner: &Lifecycle, entry: u64, attempt: u64, now_ms: i64) -> Wait {
+    /// Decides for the entry at INBOX sequence `entry` on its `attempt`th delivery, counted from 1. One
+    /// that the reader must not hold unacknowledged is parked.
+    pub fn on_wait(
+        &mut self,
+        owner: &Lifecycle,
+        entry: u64,
+        attempt: u64,
+        may_hold: bool,
+        now_ms: i64,
+    ) -> Wait {
         if attempt > MAX_REDELIVERIES {
             self.release(owner, entry);
             return Wait::GiveUp;
         }
         let delay_ms = retry_delay_ms(attempt);
+        let next_at = now_ms.saturating_add(delay_ms);
+        if !may_hold {
+            self.release(owner, entry);
+            return Wait::Park { next_at };
+        }
         let slots = self.owners.get(owner);
         let holds = slots.is_some_and(|slots| slots.contains(&entry));
         let full = slots.is_some_and(|slots| slots.len() >= MAX_PER_OWNER);
         if !holds && (full || self.total >= MAX_TOTAL) {
-            let next_at = now_ms.saturating_add(delay_ms);
             return Wait::Park { next_at };
         }
         if !holds {
@@ -146,22 +158,31 @@ mod tests {
     fn rdr_8_ten_redeliveries_take_minutes_and_then_the_entry_is_given_up() {
         let mut waiting = Waiting::default();
         let delays: Vec<i64> = (1..=10)
-            .map(|attempt| match waiting.on_wait(&owner(1), 7, attempt, 0) {
+            .map(|attempt| match waiting.on_wait(&owner(1), 7, attempt, true, 0) {
                 Wait::Retry { delay_ms } => delay_ms / 1_000,
                 other => panic!("attempt {attempt}: {other:?}"),
             })
             .collect();
         assert_eq!(delays, [2, 4, 8, 16, 30, 60, 60, 60, 60, 60]);
         assert_eq!(waiting.len(), 1, "one entry holds one slot however often it comes back");
-        assert_eq!(waiting.on_wait(&owner(1), 7, 11, 0), Wait::GiveUp);
+        assert_eq!(waiting.on_wait(&owner(1), 7, 11, true, 0), Wait::GiveUp);
         assert!(waiting.is_empty(), "a given-up entry holds no slot");
+    }
+
+    #[test]
+    fn what_must_not_be_held_is_parked_and_leaves_its_slot() {
+        let mut waiting = Waiting::default();
+        waiting.on_wait(&owner(1), 7, 1, true, 0);
+        let parked = waiting.on_wait(&owner(1), 7, 2, false, 5);
+        assert_eq!((parked, waiting.len()), (Wait::Park { next_at: 4_005 }, 0));
+        assert_eq!(waiting.on_wait(&owner(1), 7, 11, false, 0), Wait::GiveUp);
     }
 
     #[test]
     fn evicted_entries_free_their_slots() {
         let mut waiting = Waiting::default();
         for entry in [3, 5, 8] {
-            waiting.on_wait(&owner(1), entry, 1, 0);
+            waiting.on_wait(&owner(1), entry, 1, true, 0);
         }
         assert_eq!(waiting.lowest(), [(owner(1), 3)]);
         assert_eq!(waiting.release_below(&owner(1), 6), BTreeSet::from([3, 5]));
@@ -175,17 +196,17 @@ mod tests {
     fn beyond_its_slots_an_owner_is_parked_and_nobody_else_is() {
         let mut waiting = Waiting::default();
         for entry in 0..100 {
-            let wait = waiting.on_wait(&owner(1), entry, 1, 0);
+            let wait = waiting.on_wait(&owner(1), entry, 1, true, 0);
             assert_eq!(wait, Wait::Retry { delay_ms: 2_000 });
         }
-        assert_eq!(waiting.on_wait(&owner(1), 100, 1, 5), Wait::Park { next_at: 2_005 });
-        let held = waiting.on_wait(&owner(1), 50, 2, 0);
+        assert_eq!(waiting.on_wait(&owner(1), 100, 1, true, 5), Wait::Park { next_at: 2_005 });
+        let held = waiting.on_wait(&owner(1), 50, 2, true, 0);
         assert_eq!(held, Wait::Retry { delay_ms: 4_000 }, "it keeps the slot it holds");
-        let other = waiting.on_wait(&owner(2), 100, 1, 0);
+        let other = waiting.on_wait(&owner(2), 100, 1, true, 0);
         assert_eq!(other, Wait::Retry { delay_ms: 2_000 });
         assert!(waiting.release(&owner(1), 50));
         assert!(!waiting.release(&owner(1), 50));
-        let freed = waiting.on_wait(&owner(1), 100, 1, 0);
+        let freed = waiting.on_wait(&owner(1), 100, 1, true, 0);
         assert_eq!(freed, Wait::Retry { delay_ms: 2_000 });
         assert_eq!(waiting.release_owner(&owner(1)).len(), 100);
         assert_eq!(waiting.len(), 1);
@@ -197,7 +218,7 @@ mod tests {
         let mut parked = 0;
         for n in 0..200 {
             for entry in 0..50 {
-                let wait = waiting.on_wait(&owner(n), entry, 1, 0);
+                let wait = waiting.on_wait(&owner(n), entry, 1, true, 0);
                 parked += usize::from(matches!(wait, Wait::Park { .. }));
             }
         }

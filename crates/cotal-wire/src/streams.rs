@@ -4,9 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::ids::{EndpointName, Lifecycle, Role};
-use crate::limits::{
-    ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT,
-};
+use crate::limits::{ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT};
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
 const SECOND: u64 = 1_000_000_000;

@@ -174,9 +174,9 @@ impl PidFile {
     pub fn remove_if_foreign(&self) -> Result<bool, RecordError> {
         let _held = FileLock::exclusive(&self.lock_path())?;
         match self.verify()? {
-            RecordState::Stale(
-                Stale::Garbled | Stale::OtherProgram(_) | Stale::OtherRoot(_),
-            ) => self.clear().map(|()| true),
+            RecordState::Stale(Stale::Garbled | Stale::OtherProgram(_) | Stale::OtherRoot(_)) => {
+                self.clear().map(|()| true)
+            }
             RecordState::Stale(Stale::Gone(_) | Stale::Reused(_))
             | RecordState::Absent
             | RecordState::Live { .. } => Ok(false),
@@ -450,7 +450,8 @@ mod tests {
     }
 
     #[test]
-    fn lif_11_a_process_of_another_root_is_not_believed_and_the_own_one_is_found_without_a_record() {
+    fn lif_11_a_process_of_another_root_is_not_believed_and_the_own_one_is_found_without_a_record()
+    {
         let (dir, file) = record();
         let other = tempfile::tempdir().unwrap();
         let (here, there) = (dir.path().parent().unwrap(), other.path());

@@ -3,3 +3,4 @@
 pub(crate) mod ack_wait;
 pub(crate) mod answers;
 pub(crate) mod pull_source;
+pub(crate) mod tracker;

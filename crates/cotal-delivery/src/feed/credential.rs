@@ -140,7 +140,9 @@ impl FeedCredential {
         while !stop.is_cancelled() {
             let wait = self.until_due().await;
             if wait <= STORE_CHECK_EVERY {
-                let Some(adopted) = stop.run_until_cancelled(self.adopt(None)).await else { return };
+                let Some(adopted) = stop.run_until_cancelled(self.adopt(None)).await else {
+                    return;
+                };
                 let why = adopted.err().map(|why| why.to_string());
                 if let (Some(why), true) = (&why, why != told) {
                     error!(space = %self.space, why, "the membership feed has no credential to go on with");

@@ -20,7 +20,6 @@ use cotal_rules::directory::{Acl, Resolved};
 use cotal_rules::membership::{Refusal, Target};
 use cotal_wire::control::{Code, MembershipItem, Memberships, Reply};
 use cotal_wire::{Channel, Lifecycle, LifecycleUid, Principal, Space};
-use tokio::sync::watch;
 
 use crate::counters::Counters;
 use crate::lane::context::LaneContext;
@@ -43,7 +42,7 @@ pub(crate) struct Registry {
     gate: Gate,
     writer: Writer,
     counters: Arc<Counters>,
-    reader: watch::Receiver<ReaderProgress>,
+    reader: ReaderProgress,
     writer_identity: String,
     turns: RowLocks,
     joins: JoinBarrier,

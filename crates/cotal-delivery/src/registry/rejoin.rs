@@ -67,8 +67,7 @@ impl Registry {
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
         // What another owner's waiting entry holds up in the consumer, the reader may have taken long ago.
-        while !self.reader.borrow().took(copied) && !self.has_passed(&inbox, READER, copied).await?
-        {
+        while self.reader.done() < copied && !self.has_passed(&inbox, READER, copied).await? {
             sleep(PROGRESS_POLL_EVERY).await;
         }
         while self.is_parked(channel, member).await? {

@@ -188,12 +188,6 @@ impl View {
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
-    /// The highest post that has been planned.
-    pub(crate) fn routed(&self) -> u64 {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.routed.load(Ordering::SeqCst)
-    }
-
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
         let mut watch = watch_all(self.kv(feed)).await?;

@@ -143,7 +143,12 @@ impl TimerWriter {
 
     /// Answers every request of a batch. Requests for one timer are settled together, because only
     /// the newest of them matters; the others wait for nobody.
-    async fn settle(&self, connection: &Connection, batch: Vec<Delivery>, stop: &CancellationToken) {
+    async fn settle(
+        &self,
+        connection: &Connection,
+        batch: Vec<Delivery>,
+        stop: &CancellationToken,
+    ) {
         let mut timers: HashMap<Timer, Asked> = HashMap::new();
         for delivery in batch {
             match self.read(&delivery) {
@@ -152,7 +157,8 @@ impl TimerWriter {
             }
         }
         let all = futures_util::stream::iter(timers.into_values());
-        all.for_each_concurrent(ARM_AT_ONCE, |asked| self.settle_one(connection, asked, stop)).await;
+        all.for_each_concurrent(ARM_AT_ONCE, |asked| self.settle_one(connection, asked, stop))
+            .await;
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Request, Refused> {

@@ -49,7 +49,8 @@ async fn fed_1_the_feed_shows_who_reads_what_and_forgets_who_departed() {
         .shows("alice and bob", |rows| {
             let live = |who: &str| rows.get(who).map(|row| row.live.len());
             let durable = |who: &str| rows.get(who).map(|row| row.durable.len());
-            live("local.alice") == Some(2) && (live("local.bob"), durable("local.bob")) == (Some(0), Some(1))
+            live("local.alice") == Some(2)
+                && (live("local.bob"), durable("local.bob")) == (Some(0), Some(1))
         })
         .await;
     assert_eq!(rows["local.alice"].live, [pattern("team.>"), pattern("team.backend")]);
@@ -79,7 +80,8 @@ async fn fed_1_what_somebody_else_writes_into_the_feed_is_written_over() {
     // The broker's answer, aimed by whoever may ask for one (`wire.md` §8).
     let target = |key: &str| mesh.space().kv_subject(Bucket::Membership, key);
     for key in ["local.alice", "local.nobody", "nonsense"] {
-        let shot = alice.connection.publish_with_reply("$JS.API.INFO", target(key), None, "".into());
+        let shot =
+            alice.connection.publish_with_reply("$JS.API.INFO", target(key), None, "".into());
         shot.await.expect("a shot");
     }
     alice.connection.round_trip().await.expect("a broker");

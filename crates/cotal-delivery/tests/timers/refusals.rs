@@ -26,9 +26,11 @@ async fn tmr_5_what_carries_scheduling_headers_or_disagrees_with_its_subject_arm
     };
     let fire = wf.space.ept_fire(&wf.timer("h"));
     let mut refused = 0;
-    for header in
-        [("Nats-Schedule-Target", fire.as_str()), ("Nats-Schedule-TTL", "5m"), ("nats-schedule", "@at 2030-01-01T00:00:00Z")]
-    {
+    for header in [
+        ("Nats-Schedule-Target", fire.as_str()),
+        ("Nats-Schedule-TTL", "5m"),
+        ("nats-schedule", "@at 2030-01-01T00:00:00Z"),
+    ] {
         wf.ask_raw("h", headers(&[header]), honest("h", soon(0))).await.expect("a stored request");
         refused += 1;
     }
@@ -61,7 +63,8 @@ async fn tmr_5_headers_that_schedule_roll_up_or_expire_are_not_even_stored() {
     let mesh = Mesh::start().await;
     let _lane = mesh.lane().await;
     let wf = Endpoint::of(&mesh, "wf").await;
-    let later = serde_json::to_vec(&TimerBody::new(&wf.timer("t"), 1, soon(600_000))).expect("JSON");
+    let later =
+        serde_json::to_vec(&TimerBody::new(&wf.timer("t"), 1, soon(600_000))).expect("JSON");
     for header in [
         ("Nats-Schedule", "@at 2030-01-01T00:00:00Z"),
         ("Nats-Schedule", "@every 1s"),

@@ -66,7 +66,8 @@ struct Attempt {
 impl Attempt {
     /// Whether `membership` is what this attempt wrote, perhaps changed by somebody since.
     fn is_of(&self, membership: &Membership) -> bool {
-        (membership.generation, membership.join_cursor) == (self.row.generation, self.row.join_cursor)
+        (membership.generation, membership.join_cursor)
+            == (self.row.generation, self.row.join_cursor)
     }
 }
 

@@ -26,9 +26,15 @@ pub(super) struct Undo {
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    Writing { over: u64 },
-    Reading { over: u64 },
-    ReadingAcl { over: u64 },
+    Writing {
+        over: u64,
+    },
+    Reading {
+        over: u64,
+    },
+    ReadingAcl {
+        over: u64,
+    },
     Ended,
     /// The broker refused or did not answer for too long.
     GaveUp,
@@ -47,10 +53,10 @@ impl Undo {
             None if joined.generation == 1 => None,
             // The history has lost the row before it. This one stays as a count of the joins, with
             // an interval that holds no post.
-            None => Some(target.row(&Membership {
-                leave_cursor: Some(joined.join_cursor),
-                ..joined.clone()
-            })),
+            None => Some(
+                target
+                    .row(&Membership { leave_cursor: Some(joined.join_cursor), ..joined.clone() }),
+            ),
         };
         Self {
             target: target.clone(),

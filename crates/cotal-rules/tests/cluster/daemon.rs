@@ -233,7 +233,12 @@ impl Daemon {
         self.running.iter().any(|running| running.target.member == *member)
     }
 
-    fn start(&mut self, channel: &Channel, member: &Lifecycle, machine: impl FnOnce(Target) -> Machine) {
+    fn start(
+        &mut self,
+        channel: &Channel,
+        member: &Lifecycle,
+        machine: impl FnOnce(Target) -> Machine,
+    ) {
         let (channel, member) = (channel.clone(), member.clone());
         let target = Target { channel, member, writer: "w".to_owned() };
         let machine = machine(target.clone());
@@ -358,7 +363,8 @@ impl Daemon {
             LeaveEnd::Left { revision } => Some(*revision),
             _ => None,
         };
-        if let Some(row) = space.read_member(channel, member).membership.filter(|_| written.is_some())
+        if let Some(row) =
+            space.read_member(channel, member).membership.filter(|_| written.is_some())
             && let Some(cursor) = row.leave_cursor
         {
             let late = self.released.iter().find(|(of, who, generation, seq)| {
@@ -444,7 +450,8 @@ impl Daemon {
     pub(crate) fn ask_inventory(&mut self, space: &Space, member: &Lifecycle) {
         let asked = Inventory::default();
         assert_eq!(asked.next(), InventoryAsk::Acl);
-        if asked.answer(InventoryAnswer::Acl(space.acls.get(member))).next() == InventoryAsk::Fence {
+        if asked.answer(InventoryAnswer::Acl(space.acls.get(member))).next() == InventoryAsk::Fence
+        {
             self.fenced.insert(member.clone());
         }
     }

@@ -27,26 +27,77 @@ const ACTORS: [&str; 3] = ["alice", "bob", "carol"];
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    Post { by: usize, id: u8, mention: Option<usize> },
-    Join { daemon: usize, who: usize },
-    GoOn { daemon: usize, nth: usize, fault: Option<Fault> },
-    Arrive { daemon: usize },
-    Gate { daemon: usize, closed: bool },
-    Leave { daemon: usize, who: usize },
-    Narrow { who: usize, to: usize },
-    Inventory { daemon: usize, who: usize },
-    Retire { daemon: usize, who: usize },
-    RetireAtOnce { who: usize },
-    GarbleMember { who: usize },
-    GarbleAcl { who: usize },
-    PlanPost { daemon: usize, again: bool },
-    WritePlan { daemon: usize, some: Option<usize> },
-    Judge { daemon: usize, again: bool },
-    Perform { daemon: usize, lose_ack: bool },
+    Post {
+        by: usize,
+        id: u8,
+        mention: Option<usize>,
+    },
+    Join {
+        daemon: usize,
+        who: usize,
+    },
+    GoOn {
+        daemon: usize,
+        nth: usize,
+        fault: Option<Fault>,
+    },
+    Arrive {
+        daemon: usize,
+    },
+    Gate {
+        daemon: usize,
+        closed: bool,
+    },
+    Leave {
+        daemon: usize,
+        who: usize,
+    },
+    Narrow {
+        who: usize,
+        to: usize,
+    },
+    Inventory {
+        daemon: usize,
+        who: usize,
+    },
+    Retire {
+        daemon: usize,
+        who: usize,
+    },
+    RetireAtOnce {
+        who: usize,
+    },
+    GarbleMember {
+        who: usize,
+    },
+    GarbleAcl {
+        who: usize,
+    },
+    PlanPost {
+        daemon: usize,
+        again: bool,
+    },
+    WritePlan {
+        daemon: usize,
+        some: Option<usize>,
+    },
+    Judge {
+        daemon: usize,
+        again: bool,
+    },
+    Perform {
+        daemon: usize,
+        lose_ack: bool,
+    },
     /// A post goes all the way, with everything before it.
     Flow,
-    Crash { daemon: usize },
-    Surface { who: usize, lose_ack: bool },
+    Crash {
+        daemon: usize,
+    },
+    Surface {
+        who: usize,
+        lose_ack: bool,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -80,9 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// A step of a change under way; the broker leaves one in five without an answer.
 fn go_on() -> impl Strategy<Value = Op> {
-    let fault = prop_oneof![
-        Just(Fault::LostRequest), Just(Fault::LostAnswer), Just(Fault::Late)
-    ];
+    let fault = prop_oneof![Just(Fault::LostRequest), Just(Fault::LostAnswer), Just(Fault::Late)];
     (0_usize..2, 0_usize..3, proptest::option::weighted(0.2, fault))
         .prop_map(|(daemon, nth, fault)| Op::GoOn { daemon, nth, fault })
 }
@@ -109,9 +158,7 @@ fn membership_op() -> impl Strategy<Value = Op> {
 fn one_member_op() -> impl Strategy<Value = Op> {
     let daemon = prop::bool::weighted(0.1).prop_map(usize::from);
     let narrow = (1_usize..2, prop_oneof![3 => Just(0_usize), 1 => Just(2_usize)]);
-    let fault = prop_oneof![
-        Just(Fault::LostRequest), Just(Fault::LostAnswer), Just(Fault::Late)
-    ];
+    let fault = prop_oneof![Just(Fault::LostRequest), Just(Fault::LostAnswer), Just(Fault::Late)];
     prop_oneof![
         4 => daemon.clone().prop_map(|daemon| Op::Join { daemon, who: 1 }),
         4 => daemon.clone().prop_map(|daemon| Op::Leave { daemon, who: 1 }),
@@ -485,8 +532,9 @@ impl Cluster {
                 assert!(self.space.acls[member].retired, "the tombstone is final");
                 let mut rows = self.space.rows_of(member);
                 // Closed, it gets no copy; one that came before is removed with it (RDR-7).
-                let open =
-                    |c: &Channel| self.space.read_member(c, member).membership.is_some_and(|r| r.is_open());
+                let open = |c: &Channel| {
+                    self.space.read_member(c, member).membership.is_some_and(|r| r.is_open())
+                };
                 rows.retain(|channel| !self.strays.contains(member) || open(channel));
                 assert_eq!(rows, [], "{member:?} is retired and has rows");
             }

@@ -381,7 +381,8 @@ async fn creds(args: Creds, ctx: &Context) -> anyhow::Result<Exit> {
     let made = provision_endpoint(&authority, &target.address(), &args.endpoint, seconds).await?;
     files::create(&args.out, made.expose().as_bytes(), Privacy::Secret)?;
     let (endpoint, days) = (&args.endpoint, args.days);
-    ctx.out.proven(format!("{} is the credential of {endpoint} for {days} days", args.out.display()));
+    ctx.out
+        .proven(format!("{} is the credential of {endpoint} for {days} days", args.out.display()));
     Ok(Exit::Ok)
 }
 

@@ -92,7 +92,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         };
         let rows: Vec<_> = view.rows.iter().map(row).collect();
         let observed_at = view.observed_at;
-        ctx.out.json(&json!({ "observedAt": observed_at, "stale": stale.is_some(), "rows": rows }))?;
+        ctx.out
+            .json(&json!({ "observedAt": observed_at, "stale": stale.is_some(), "rows": rows }))?;
         return Ok(Exit::Ok);
     }
     let row = |(principal, row): (&Principal, &FeedRow)| {

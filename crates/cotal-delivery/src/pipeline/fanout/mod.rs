@@ -14,23 +14,22 @@ use cotal_rules::fanout::{Plan, Post};
 use cotal_wire::envelope::{self, PostHead};
 use cotal_wire::names::FANOUT;
 use cotal_wire::rows::DeliveryClass;
-use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use futures_util::{Stream, StreamExt as _};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::{PullSource, bind};
+use crate::consumer::pull_source::{PullSource, Pulled, bind};
+use crate::consumer::tracker::Tracker;
 use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
-use crate::lane::error::LaneError;
+use crate::lane::error::{LaneError, broker};
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::join_barrier::{BarrierPolicy, JoinBarrier};
@@ -62,25 +61,27 @@ pub(crate) async fn spawn(
     context: &LaneContext,
     writer: Writer,
     joins: &JoinBarrier,
-    reader: watch::Receiver<ReaderProgress>,
+    reader: ReaderProgress,
     backlog: u64,
 ) -> Result<(), LaneError> {
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.chat_stream();
+    // Before the consumer is looked at, so that what the look shows is true of all up to it.
+    let last = connection.last_seq(&stream).await.map_err(broker("cannot read CHAT"))?;
     let info = bind(context, &stream, &space.fanout_config(None)).await?;
-    ShortAckWait::spawn(context, &stream, &info, None);
+    let tracker = Tracker::new(connection, &info, last);
+    ShortAckWait::spawn(context, &info, None, tracker.is_proven_watch());
     let fanout = Fanout {
         space: space.clone(),
         connection: connection.clone(),
         view: Arc::clone(view),
         writer,
         pulls: PullSource::open(space, connection, &stream, FANOUT, PULL_POSTS).await?,
+        tracker,
         gate: gate.clone(),
         counters: Arc::clone(counters),
         reader,
         backlog,
-        open: BTreeSet::new(),
-        floor: info.ack_floor.stream_seq,
         beat: context.reporter("fan-out"),
         joins: joins.clone(),
     };
@@ -95,15 +96,13 @@ pub(crate) struct Fanout {
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
     pub(crate) pulls: PullSource,
+    /// Up to which post everything is settled; where to go on if the consumer vanishes.
+    pub(crate) tracker: Tracker,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) reader: watch::Receiver<ReaderProgress>,
+    pub(crate) reader: ReaderProgress,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
-    /// Posts that are not settled; where to go on if the consumer vanishes.
-    pub(crate) open: BTreeSet<u64>,
-    /// The last post settled before this lane.
-    pub(crate) floor: u64,
     pub(crate) beat: LoopReporter,
     /// JoinBarrier that go first.
     pub(crate) joins: JoinBarrier,
@@ -132,11 +131,12 @@ impl Fanout {
         let mut under_way = FuturesUnordered::new();
         let mut marks = FuturesUnordered::new();
         let mut window = AdmissionWindow::new(self.backlog);
+        self.reader.announce(self.backlog);
         let mut barrier_policy = BarrierPolicy::default();
         let mut stale = false;
         let mut want = BATCH;
         loop {
-            window.reader(&self.reader.borrow_and_update());
+            window.reader_passed(self.reader.done());
             let mut hold = None;
             while let Some(post) = ready.pop_front_if(|_| {
                 if !window.has_space() || !self.gate.is_open() {
@@ -165,23 +165,33 @@ impl Fanout {
             }
             let busy = !under_way.is_empty() || !checking.is_empty();
             let gather = if busy { GATHER } else { Gather::default() };
+            let settled = self.tracker.done();
             let takes = ready.is_empty() && under_way.len() < BATCH && checking.len() < CHECKS;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.beat.answered() => {}
+                () = self.tracker.look(0) => {}
                 Some(routed) = under_way.next(), if !under_way.is_empty() => {
                     self.settle(routed).await;
                     window.confirmed();
                 }
-                Some((posts, seq)) = marks.next(), if !marks.is_empty() => window.mark(posts, seq),
-                Ok(()) = self.reader.changed(), if !window.has_space() => {}
+                Some((posts, seq)) = marks.next(), if !marks.is_empty() => {
+                    self.reader.announce(seq);
+                    window.mark(posts, seq);
+                }
+                () = self.reader.changed(), if !window.has_space() => {}
                 () = self.joins.passed(hold.unwrap_or_else(Instant::now)), if hold.is_some() => {}
                 Some((posts, _)) = checking.next(), if !checking.is_empty() => ready.extend(posts),
-                batch = self.pulls.next(&mut self.gate, want, gather, || {
-                    resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
+                pulled = self.pulls.next(&mut self.gate, want, gather, || {
+                    self.space.fanout_config(Some(settled + 1))
                 }), if takes => {
-                    let posts = self.read_all(batch?).await;
+                    let Pulled { recreated, deliveries } = pulled?;
+                    if let Some(first) = recreated {
+                        self.tracker.recreated(first);
+                    }
+                    self.tracker.arrived(&deliveries);
+                    let posts = self.read_all(deliveries).await;
                     checking.push_back(self.check(posts, &stop));
                 }
             }
@@ -220,7 +230,6 @@ impl Fanout {
     async fn read_all(&mut self, batch: Vec<Delivery>) -> Vec<Routable> {
         let mut posts = Vec::with_capacity(batch.len());
         for delivery in batch {
-            self.open.insert(delivery.stream_seq);
             posts.extend(self.read(delivery).await);
         }
         posts
@@ -242,7 +251,7 @@ impl Fanout {
         let seq = delivery.stream_seq;
         warn!(space = %self.space, seq, why, "a post is refused for good");
         add(&self.counters.refused_posts, 1);
-        self.open.remove(&seq);
+        self.tracker.dealt_with(seq);
         log_failure(&self.space, "end a post", delivery.term().await);
         None
     }
@@ -262,7 +271,7 @@ impl Fanout {
         };
         add(&self.counters.posts, 1);
         if plan.copies.is_empty() {
-            self.open.remove(&seq);
+            self.tracker.dealt_with(seq);
             log_failure(&self.space, "ack a post", delivery.ack().await);
             return None;
         }
@@ -280,7 +289,7 @@ impl Fanout {
     }
 
     /// Plans a post; where a rejoin hides an earlier interval, the bucket's history is read first.
-    async fn plan(&self, post: &Post<'_>) -> Result<Plan, NatsError> {
+    async fn plan(&mut self, post: &Post<'_>) -> Result<Plan, NatsError> {
         let plan = self.view.plan(post);
         if plan.unsure.is_empty() {
             return Ok(plan);
@@ -311,7 +320,7 @@ impl Fanout {
             warn!(space = %self.space, seq, failed, %error, "copies are unconfirmed; the post is retried");
             delivery.nak(Some(RETRY)).await
         } else {
-            self.open.remove(&seq);
+            self.tracker.dealt_with(seq);
             delivery.ack().await
         };
         log_failure(&self.space, "settle a post", answer);
@@ -374,11 +383,6 @@ async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
             }
         }
     }
-}
-
-/// A consumer that begins with the first post that is not settled.
-fn resume_at(space: &Space, open: &BTreeSet<u64>, settled: u64) -> ConsumerConfig {
-    space.fanout_config(Some(open.first().copied().unwrap_or(settled + 1)))
 }
 
 /// Waits for a post's copies, telling the broker now and then that it is still worked on.

@@ -15,7 +15,6 @@ use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::{Lifecycle, Principal, Space};
-use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -24,6 +23,7 @@ use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
+use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
@@ -129,8 +129,7 @@ pub(crate) struct Retrier {
     pub(crate) overflow: OverflowReports,
     /// Members whose parked entries are being lost, as told.
     pub(crate) losing: HashSet<Principal>,
-    /// Held for reading from a verdict until its hand-off is confirmed.
-    pub(crate) handing_off: Arc<RwLock<()>>,
+    pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) beat: LoopReporter,
 }
 
@@ -151,13 +150,13 @@ struct Garbage {
     due: i64,
 }
 
-/// Starts the retrier; gives the lock that it holds for reading while it hands off.
+/// Starts the retrier.
 pub(crate) fn spawn(
     context: &LaneContext,
     book: DeadStore,
     overflow: OverflowReports,
-) -> Arc<RwLock<()>> {
-    let handing_off: Arc<RwLock<()>> = Arc::default();
+    in_flight: Arc<InFlightFence>,
+) {
     let retrier = Retrier {
         space: context.space.clone(),
         connection: context.connection.clone(),
@@ -169,11 +168,10 @@ pub(crate) fn spawn(
         remover: Remover::new(context),
         overflow,
         losing: HashSet::new(),
-        handing_off: Arc::clone(&handing_off),
+        in_flight,
         beat: context.reporter("the retrier"),
     };
     context.spawn("the retrier", retrier.run(context.stop.clone()));
-    handing_off
 }
 
 impl Retrier {
@@ -321,9 +319,8 @@ impl Retrier {
             return self.lost(known).await;
         };
         let member = known.row.member();
-        // A recall waits until whoever was judged before it is handed off.
-        let handing_off = Arc::clone(&self.handing_off);
-        let _held = handing_off.read().await;
+        // A recall waits until whatever was judged before it is handed off.
+        let _in_flight = self.in_flight.begin();
         let mut verdict = judge(&member, &entry, &self.view.directory());
         if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
             self.view.learn(&entry.channel, &member).await?;
