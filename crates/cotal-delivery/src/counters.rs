@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cotal_rules::unrouted::Miss;
 use cotal_wire::Principal;
-use cotal_wire::control::{DeliveryStatus, MissedCopies};
+use cotal_wire::control::{DeliveryStatus, MissedCopies, UnroutedPosts};
 
 /// Monotonic counts; cheap enough for the hot path.
 #[derive(Debug, Default)]
@@ -21,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) armed_timers: AtomicU64,
     pub(crate) refused_timers: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
+    unrouted: Mutex<Vec<UnroutedPosts>>,
 }
 
 /// Adds to a count.
@@ -33,6 +35,28 @@ impl Counters {
     pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
         let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *missed.entry(member.clone()).or_default() += n;
+    }
+
+    /// Counts posts that were never routed.
+    pub(crate) fn add_unrouted(&self, miss: &Miss) {
+        let (sender, channel) = miss.of.clone().unzip();
+        let mut all = self.unrouted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match all.iter_mut().find(|known| known.sender == sender && known.channel == channel) {
+            Some(known) => {
+                known.first = known.first.min(miss.first);
+                known.last = known.last.max(miss.last);
+                known.at_least += miss.at_least;
+                known.at_most += miss.at_most;
+            }
+            None => all.push(UnroutedPosts {
+                sender,
+                channel,
+                first: miss.first,
+                last: miss.last,
+                at_least: miss.at_least,
+                at_most: miss.at_most,
+            }),
+        }
     }
 
     /// Everything counted so far.
@@ -48,6 +72,7 @@ impl Counters {
             .iter()
             .map(|(member, &missed)| MissedCopies { member: member.clone(), missed })
             .collect();
+        let unrouted = self.unrouted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         missed.sort_by(|a, b| a.member.cmp(&b.member));
         DeliveryStatus {
             incarnation: incarnation.to_owned(),
@@ -65,6 +90,7 @@ impl Counters {
             refused_timers: read(&self.refused_timers),
             down: Vec::new(),
             missed,
+            unrouted: unrouted.clone(),
         }
     }
 }

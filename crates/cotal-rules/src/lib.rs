@@ -6,6 +6,7 @@
 
 pub mod anycast;
 pub mod authorize;
+pub mod backoff;
 pub mod cadence;
 pub mod directory;
 pub mod eviction;
@@ -19,6 +20,8 @@ pub mod progress;
 pub mod renewal;
 pub mod reopen;
 pub mod timers;
+pub mod trim;
+pub mod unrouted;
 pub mod waiting;
 pub mod watchdog;
 

@@ -134,6 +134,12 @@ impl Progress {
         self.done
     }
 
+    /// Everything at or below was delivered, here or elsewhere.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
     /// Whether nothing is owed by a delivery that went elsewhere.
     #[must_use]
     pub fn is_proven(&self) -> bool {

@@ -66,6 +66,11 @@ impl Tracker {
         self.progress.done()
     }
 
+    /// Everything up to this sequence was delivered, here or elsewhere.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.progress.delivered()
+    }
+
     /// Notes deliveries in the order in which they arrived.
     pub(crate) fn arrived(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries {

@@ -46,7 +46,7 @@ pub(crate) async fn spawn(
     let fence = Arc::clone(&in_flight);
     let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone(), fence).await?;
     let progress = reader.progress.clone();
-    fanout::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
+    fanout::start::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
     parked::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
     let recaller = recall::spawn(context, in_flight, overflow, changed_acls);
     Ok(Pipeline { inbox, progress, waiting_list: reader.waiting_list, recaller })
