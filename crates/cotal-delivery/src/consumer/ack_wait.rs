@@ -5,8 +5,6 @@
 //! them. So this task shortens the ack wait for a few seconds: at the start, after each drop, and again
 //! as long as progress is not proven. What is done twice by it is harmless: message ids see to that.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
@@ -17,7 +15,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::counters::Counters;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
@@ -40,8 +37,8 @@ pub(crate) struct ShortAckWait {
     pub(crate) config: ConsumerConfig,
     /// Nothing is changed while the lane does not serve.
     pub(crate) gate: Gate,
-    /// Entries that wait on purpose; shortening the wait would bring them too soon.
-    pub(crate) waiting: Option<Arc<Counters>>,
+    /// Counts what waits on purpose; shortening the wait would bring it too soon.
+    pub(crate) waiting: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Whether nothing is owed by a delivery that went elsewhere.
     pub(crate) is_proven: watch::Receiver<bool>,
 }
@@ -52,7 +49,7 @@ impl ShortAckWait {
     pub(crate) fn spawn(
         context: &LaneContext,
         info: &ConsumerInfo,
-        waiting: Option<Arc<Counters>>,
+        waiting: impl Fn() -> u64 + Send + Sync + 'static,
         is_proven: watch::Receiver<bool>,
     ) {
         let lost = info.num_ack_pending > 0 || info.config.ack_wait != ACK_WAIT_NS;
@@ -62,7 +59,7 @@ impl ShortAckWait {
             stream: info.stream_name.clone(),
             config: info.config.clone(),
             gate: context.gate.clone(),
-            waiting,
+            waiting: Box::new(waiting),
             is_proven,
         };
         context.spawn("the short ack wait", short.run(lost, context.stop.clone()));
@@ -106,8 +103,7 @@ impl ShortAckWait {
 
     /// Whether more is unanswered than waits on purpose.
     async fn is_owed(&self) -> bool {
-        let waiting =
-            self.waiting.as_ref().map_or(0, |counters| counters.waiting.load(Ordering::Relaxed));
+        let waiting = (self.waiting)();
         match self.connection.consumer_info(&self.stream, &self.config.name).await {
             Ok(info) => info.num_ack_pending > waiting,
             // It comes back after its ack wait.

@@ -65,7 +65,7 @@ pub(crate) async fn spawn(
         incarnation: context.incarnation.clone(),
         since: now_ms(),
         scanner,
-        waiting_list: pipeline.waiting_list,
+        waiting: pipeline.waiting,
         renewal,
         keeper: requests,
         recaller: pipeline.recaller,

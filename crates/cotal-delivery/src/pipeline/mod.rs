@@ -20,7 +20,7 @@ use in_flight::InFlightFence;
 use join_barrier::JoinBarrier;
 use parked::DeadStore;
 use progress::ReaderProgress;
-use reader::waiting::WaitingList;
+use reader::waiting::SharedWaiting;
 use recall::Recaller;
 
 /// What others may ask of the pipeline.
@@ -28,7 +28,7 @@ pub(crate) struct Pipeline {
     /// Writes into INBOX, for the catch-up of joins.
     pub(crate) inbox: Writer,
     pub(crate) progress: ReaderProgress,
-    pub(crate) waiting_list: WaitingList,
+    pub(crate) waiting: SharedWaiting,
     pub(crate) recaller: Recaller,
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn spawn(
     fanout::start::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
     parked::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
     let recaller = recall::spawn(context, in_flight, overflow, changed_acls);
-    Ok(Pipeline { inbox, progress, waiting_list: reader.waiting_list, recaller })
+    Ok(Pipeline { inbox, progress, waiting: reader.waiting, recaller })
 }
 
 async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {

@@ -33,7 +33,7 @@ pub(crate) async fn spawn(
     let last = connection.last_seq(&stream).await.map_err(broker("cannot read CHAT"))?;
     let info = bind(context, &stream, &space.fanout_config(None)).await?;
     let tracker = Tracker::new(connection, &info, last);
-    ShortAckWait::spawn(context, &info, None, tracker.is_proven_watch());
+    ShortAckWait::spawn(context, &info, || 0, tracker.is_proven_watch());
     let arrivals = Arrivals::start(info.ack_floor.stream_seq, info.delivered.stream_seq);
     let fanout = Fanout::new(FanoutParts {
         space: space.clone(),

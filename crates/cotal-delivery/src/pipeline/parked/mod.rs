@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
 use cotal_rules::authorize::{DenyReason, Verdict};
-use cotal_rules::waiting;
+use cotal_rules::waiting::{self, Again};
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
@@ -339,11 +339,11 @@ impl Retrier {
                     self.close(known).await
                 }
                 Err(error @ NatsError::TooLarge { .. }) => {
-                    self.again(known, DeadReason::TooLarge, true).await?;
+                    self.again(known, DeadReason::TooLarge).await?;
                     Err(error)
                 }
                 Err(error) => {
-                    self.again(known, DeadReason::HandoffFailed, false).await?;
+                    self.again(known, DeadReason::HandoffFailed).await?;
                     Err(error)
                 }
             },
@@ -357,11 +357,11 @@ impl Retrier {
                     self.close(known).await
                 }
                 Err(error) => {
-                    self.again(known, DeadReason::DeleteFailed, false).await?;
+                    self.again(known, DeadReason::DeleteFailed).await?;
                     Err(error)
                 }
             },
-            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow).await,
             Verdict::Leaving => {
                 self.put_off(known);
                 Ok(())
@@ -426,29 +426,24 @@ impl Retrier {
         Ok(())
     }
 
-    async fn again(
-        &mut self,
-        known: Known,
-        reason: DeadReason,
-        now_over: bool,
-    ) -> Result<(), NatsError> {
+    async fn again(&mut self, known: Known, reason: DeadReason) -> Result<(), NatsError> {
         if !self.gate.is_open() {
             return Ok(());
         }
         let Known { mut row, revision } = known;
-        let now = now_ms();
-        row.attempts += 1;
+        let again = waiting::parked_again(row.reason, row.attempts, reason, now_ms());
         row.reason = reason;
-        if now_over || row.attempts > waiting::MAX_REDELIVERIES {
-            row.state = DeadState::GivenUp;
-            row.next_at = 0;
-            add(&self.counters.given_up, 1);
-            error!(
-                space = %self.space, member = %row.owner, seq = row.seq, reason = ?row.reason,
-                "a parked entry is given up; `cotal dead` lists it"
-            );
-        } else {
-            row.next_at = now + waiting::retry_delay_ms(row.attempts);
+        match again {
+            Again::At { attempts, next_at } => (row.attempts, row.next_at) = (attempts, next_at),
+            Again::GiveUp { attempts } => {
+                (row.attempts, row.next_at) = (attempts, 0);
+                row.state = DeadState::GivenUp;
+                add(&self.counters.given_up, 1);
+                error!(
+                    space = %self.space, member = %row.owner, seq = row.seq, ?reason,
+                    "a parked entry is given up; `cotal dead` lists it"
+                );
+            }
         }
         let seq = row.seq;
         let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;

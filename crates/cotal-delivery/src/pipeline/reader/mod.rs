@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use cotal_nats::{BatchError, Delivery, Gather, Outgoing, PullError, Writer};
 use cotal_rules::authorize::{DenyReason, Verdict};
-use cotal_rules::waiting::Waiting;
+use cotal_rules::backoff::Backoff;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::rows::DeadReason;
@@ -28,11 +28,12 @@ use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use tokio::task::JoinSet;
-use tokio::time::{Interval, interval};
+use tokio::time::{Instant, Interval, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::consumer::answers::log_failure;
+use crate::consumer::pull_schedule::{Load, PullSchedule};
 use crate::consumer::pull_source::{PullSource, Pulled};
 use crate::consumer::tracker::Tracker;
 use crate::counters::{Counters, add};
@@ -47,15 +48,17 @@ use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
 use judge::judge;
 use retired::Remover;
 use settle::{Recorded, Removed};
-use waiting::WaitingList;
+use waiting::SharedWaiting;
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
-/// While batches are under way, a batch this large does not wait for more: each costs a round trip.
-const GATHER: Gather = Gather { enough: 256, within: Duration::from_millis(5) };
-/// Batches being proven fresh or handed off at once, so that nobody waits for a round trip; with
+/// Six batches are proven fresh or handed off at once, so that nobody waits for a round trip; with
 /// [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
-const BATCHES: usize = 6;
+const SCHEDULE: PullSchedule =
+    PullSchedule { batches: 6, gather: Gather { enough: 256, within: Duration::from_millis(5) } };
+
+/// How often the broker is told that an entry is still being worked on.
+const EXTEND_EVERY: Duration = Duration::from_secs(15);
 
 /// What the reader works with.
 pub(crate) struct ReaderParts {
@@ -70,8 +73,8 @@ pub(crate) struct ReaderParts {
     pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) dead: DeadStore,
     pub(crate) overflow: OverflowReports,
-    /// Entries that wait; where to go on if the consumer vanishes.
-    pub(crate) waiting_list: WaitingList,
+    /// Entries that wait.
+    pub(crate) waiting: SharedWaiting,
     pub(crate) remover: Remover,
     pub(crate) discard_scan: DiscardScan,
     pub(crate) beat: LoopReporter,
@@ -80,11 +83,16 @@ pub(crate) struct ReaderParts {
 /// The trusted reader.
 pub(crate) struct Reader {
     parts: ReaderParts,
-    waiting: Waiting,
     /// Batches that wait until the view is proven current, in the order in which they came.
     checking: FuturesOrdered<Soon<(Batch, bool)>>,
     /// Batches whose copies are on their way, in the same order.
     handing_off: FuturesOrdered<Soon<HandOff>>,
+    /// Entries that DLV did not take, until they are judged and handed off again. While it takes nothing
+    /// at all they stay here, unanswered: then fan-out waits, and CHAT keeps what is posted.
+    kept: Batch,
+    try_again_at: Instant,
+    backoff: Backoff,
+    extend_due: Interval,
     /// Removals for retired lifecycles under way.
     removals: JoinSet<Removed>,
     /// Records of the dead bucket under way.
@@ -100,6 +108,8 @@ struct Read {
     delivery: Delivery,
     member: Lifecycle,
     entry: InboxEntry,
+    /// Whether it was kept, and stands among what waits.
+    is_kept: bool,
 }
 
 /// Entries that are decided together.
@@ -125,6 +135,8 @@ enum Event {
     Removed(Removed),
     ScanDue,
     Scanned(Vec<FirstHeld>),
+    TryAgain,
+    ExtendDue,
     Pulled(Pulled),
 }
 
@@ -132,9 +144,12 @@ impl Reader {
     pub(crate) fn new(parts: ReaderParts) -> Self {
         Self {
             parts,
-            waiting: Waiting::default(),
             checking: FuturesOrdered::new(),
             handing_off: FuturesOrdered::new(),
+            kept: Vec::new(),
+            try_again_at: Instant::now(),
+            backoff: Backoff::default(),
+            extend_due: interval(EXTEND_EVERY),
             removals: JoinSet::new(),
             records: JoinSet::new(),
             scan_due: interval(DISCARD_SCAN_EVERY),
@@ -156,11 +171,13 @@ impl Reader {
 
     /// What happens next. Cancel-safe throughout, so that nothing is lost by what happens first.
     async fn next_event(&mut self, stop: &CancellationToken) -> Result<Event, PullError> {
-        let batches = self.checking.len() + self.handing_off.len();
-        let gather = if batches == 0 { Gather::default() } else { GATHER };
+        let under_way = self.checking.len() + self.handing_off.len();
+        let batches = under_way + self.kept.len().div_ceil(BATCH);
+        let pull = SCHEDULE.next(Load { batches, is_busy: under_way > 0 });
         let parts = &mut self.parts;
         let scan_is_idle = parts.discard_scan.is_idle();
         let (settled, awaited) = (parts.tracker.done(), parts.progress.awaited());
+        let waits = !parts.waiting.lock().is_empty();
         Ok(tokio::select! {
             biased;
             () = stop.cancelled() => Event::Stop,
@@ -171,11 +188,13 @@ impl Reader {
             Some(Ok(removed)) = self.removals.join_next() => Event::Removed(removed),
             () = parts.tracker.look(awaited) => Event::Nothing,
             () = parts.progress.awaited_changed() => Event::Nothing,
-            _ = self.scan_due.tick(), if scan_is_idle && !self.waiting.is_empty() => Event::ScanDue,
+            _ = self.scan_due.tick(), if scan_is_idle && waits => Event::ScanDue,
             found = parts.discard_scan.found(), if !scan_is_idle => Event::Scanned(found),
-            pulled = parts.pulls.next(&mut parts.gate, BATCH, gather, || {
-                resume_at(&parts.space, &parts.waiting_list, settled)
-            }), if batches < BATCHES => Event::Pulled(pulled?),
+            () = sleep_until(self.try_again_at), if !self.kept.is_empty() => Event::TryAgain,
+            _ = self.extend_due.tick() => Event::ExtendDue,
+            pulled = parts.pulls.next(&mut parts.gate, BATCH, pull.unwrap_or_default(), || {
+                resume_at(&parts.space, &parts.waiting, settled)
+            }), if pull.is_some() => Event::Pulled(pulled?),
         })
     }
 
@@ -193,7 +212,16 @@ impl Reader {
             Event::Checked(batch, true) => self.hand_off(batch).await,
             Event::Recorded(recorded) => self.recorded(recorded).await,
             Event::Removed(removed) => self.removed(removed).await,
-            Event::ScanDue => self.parts.discard_scan.begin(self.waiting.lowest()),
+            Event::ScanDue => {
+                let lowest = self.parts.waiting.lock().lowest();
+                self.parts.discard_scan.begin(lowest);
+            }
+            Event::TryAgain => {
+                let mut kept = std::mem::take(&mut self.kept);
+                kept.sort_unstable_by_key(|read| read.delivery.stream_seq);
+                self.checking.push_front(self.check(kept, stop));
+            }
+            Event::ExtendDue => self.extend().await,
             Event::Scanned(found) => self.forget_evicted(found),
             Event::Pulled(Pulled { recreated, deliveries }) => {
                 if let Some(first) = recreated {
@@ -215,10 +243,11 @@ impl Reader {
         while let Some((batch, _)) = self.checking.next().await {
             untouched.extend(batch);
         }
-        left.add(untouched.into_iter().map(|read| read.delivery));
         while let Some(done) = self.handing_off.next().await {
             self.settle(done).await;
         }
+        untouched.append(&mut self.kept);
+        left.add(untouched.into_iter().map(|read| read.delivery));
         self.parts.pulls.give_back(left, &self.parts.gate).await;
         while let Some(Ok(recorded)) = self.records.join_next().await {
             self.recorded(recorded).await;
@@ -244,7 +273,7 @@ impl Reader {
             Ok(ticket) => self.handing_off.push_back(Box::pin(async move {
                 HandOff { entries, outcome: ticket.await, in_flight }
             })),
-            Err(error) => self.all_wait(entries, &error).await,
+            Err(error) => self.keep(entries, &error),
         }
     }
 
@@ -263,7 +292,7 @@ impl Reader {
         let member = parts.space.parse_dinbox(&delivery.subject);
         match (member, envelope::parse_entry(&delivery.payload)) {
             (Some(member), Ok(entry)) => {
-                return Some(Read { delivery, member, entry });
+                return Some(Read { delivery, member, entry, is_kept: false });
             }
             (member, entry) => {
                 let why = entry.err().map(|e| e.to_string());
@@ -321,7 +350,7 @@ impl Reader {
                     released.push(read);
                 }
                 Verdict::Deny(reason) => {
-                    let Read { delivery, member, entry } = read;
+                    let Read { delivery, member, entry, .. } = read;
                     self.no_longer_waits(&member, delivery.stream_seq);
                     debug!(
                         space = %self.parts.space, %member.principal, channel = %entry.channel,
@@ -381,10 +410,10 @@ async fn check(
 }
 
 /// A consumer that begins with the first entry that is not settled.
-fn resume_at(space: &Space, waiting_list: &WaitingList, settled: u64) -> ConsumerConfig {
+fn resume_at(space: &Space, waiting: &SharedWaiting, settled: u64) -> ConsumerConfig {
     ConsumerConfig {
         deliver_policy: "by_start_sequence".into(),
-        opt_start_seq: Some(waiting_list.first().unwrap_or(settled + 1).min(settled + 1)),
+        opt_start_seq: Some(waiting.lock().first().unwrap_or(settled + 1).min(settled + 1)),
         ..space.reader_config()
     }
 }

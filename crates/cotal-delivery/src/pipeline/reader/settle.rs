@@ -1,6 +1,6 @@
 //! How an entry ends, or waits.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cotal_nats::{Delivery, NatsError};
@@ -8,6 +8,7 @@ use cotal_rules::waiting::Wait;
 use cotal_wire::Lifecycle;
 use cotal_wire::control::WaitingEntry;
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+use tokio::time::Instant;
 use tracing::{error, warn};
 
 use super::{HandOff, Read, Reader, discarded};
@@ -33,12 +34,39 @@ pub(super) struct Recorded {
 /// An entry and what became of its removal.
 pub(super) type Removed = (Read, Result<(), NatsError>);
 
+impl Read {
+    fn waits(&self, reason: DeadReason, now: i64) -> WaitingEntry {
+        WaitingEntry {
+            seq: self.delivery.stream_seq,
+            member: self.member.principal.clone(),
+            channel: self.entry.channel.clone(),
+            chat_seq: self.entry.seq,
+            reason,
+            attempts: self.delivery.delivered,
+            first_at: now,
+        }
+    }
+
+    fn about(&self, reason: DeadReason) -> About<'_> {
+        About {
+            seq: self.delivery.stream_seq,
+            member: &self.member,
+            entry: &self.entry,
+            reason,
+            attempts: self.delivery.delivered,
+        }
+    }
+}
+
 impl Reader {
     /// Settles a batch whose copies are confirmed or refused.
     pub(super) async fn settle(&mut self, done: HandOff) {
         let HandOff { entries, outcome, in_flight } = done;
         let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
         self.count_hand_offs(&entries, &failed);
+        let takes_some = failed.len() < entries.len();
+        let mut kept = Vec::new();
+        let mut why = None;
         let mut failures = failed.into_iter().peekable();
         for (index, read) in entries.into_iter().enumerate() {
             match failures.next_if(|(failed, _)| *failed == index) {
@@ -46,14 +74,57 @@ impl Reader {
                 Some((_, NatsError::TooLarge { .. })) => {
                     self.give_up(read, DeadReason::TooLarge).await;
                 }
-                Some((_, error)) => {
+                // DLV takes others, so this waits alone and holds nobody up.
+                Some((_, error)) if takes_some => {
                     warn!(space = %self.parts.space, %error, seq = read.entry.seq, "a hand-off failed");
                     self.wait(read, DeadReason::HandoffFailed).await;
+                }
+                Some((_, error)) => {
+                    kept.push(read);
+                    why.get_or_insert(error);
                 }
             }
         }
         drop(in_flight);
-        self.count_waiting();
+        if takes_some && self.backoff.failures() > 0 {
+            self.backoff.reset();
+            self.try_again_at = Instant::now();
+        }
+        if let Some(error) = why {
+            self.keep(kept, &error);
+        }
+    }
+
+    /// Keeps entries that DLV does not take, until they are judged and handed off again.
+    pub(super) fn keep(&mut self, entries: Vec<Read>, error: &NatsError) {
+        if !self.parts.gate.is_open() {
+            return;
+        }
+        if self.kept.is_empty() {
+            let delay = Duration::from_millis(self.backoff.next_ms().unsigned_abs());
+            self.try_again_at = Instant::now() + delay;
+            error!(
+                space = %self.parts.space, %error, entries = entries.len(), ?delay,
+                "copies could not be handed off; they wait, and no member is given anything"
+            );
+        }
+        let now = now_ms();
+        let mut waiting = self.parts.waiting.lock();
+        for mut read in entries {
+            read.is_kept = true;
+            waiting.note(read.waits(DeadReason::HandoffFailed, now));
+            self.kept.push(read);
+        }
+    }
+
+    /// Tells the broker that what is kept is still being worked on.
+    pub(super) async fn extend(&mut self) {
+        for read in &self.kept {
+            if !self.parts.gate.is_open() {
+                return;
+            }
+            log_failure(&self.parts.space, "extend an entry", read.delivery.progress().await);
+        }
     }
 
     fn count_hand_offs(&self, entries: &[Read], failed: &[(usize, NatsError)]) {
@@ -64,7 +135,7 @@ impl Reader {
     }
 
     async fn delivered(&mut self, read: Read) {
-        if read.delivery.delivered > 1 {
+        if read.delivery.delivered > 1 || read.is_kept {
             self.no_longer_waits(&read.member, read.delivery.stream_seq);
         }
         self.end(read.delivery, |counters| &counters.delivered).await;
@@ -123,31 +194,15 @@ impl Reader {
     /// Frees the slots of waiting entries that INBOX holds no more.
     pub(super) fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
         for (owner, first_held) in found {
-            let lost = self.waiting.release_below(&owner, first_held);
-            lost.iter().for_each(|seq| self.parts.waiting_list.forget(*seq));
-            if !lost.is_empty() {
-                discarded::tell(&self.parts.space, &self.parts.counters, &owner, lost.len());
+            let lost = self.parts.waiting.lock().release_below(&owner, first_held);
+            if lost > 0 {
+                discarded::tell(&self.parts.space, &self.parts.counters, &owner, lost);
             }
         }
-        self.count_waiting();
-    }
-
-    fn count_waiting(&self) {
-        let waiting = self.waiting.len() as u64;
-        self.parts.counters.waiting.store(waiting, Ordering::Relaxed);
     }
 
     pub(super) fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
-        if self.waiting.release(member, seq) {
-            self.parts.waiting_list.forget(seq);
-        }
-    }
-
-    pub(super) async fn all_wait(&mut self, entries: Vec<Read>, error: &NatsError) {
-        warn!(space = %self.parts.space, %error, "hand-offs wait");
-        for read in entries {
-            self.wait(read, DeadReason::HandoffFailed).await;
-        }
+        self.parts.waiting.lock().release(member, seq);
     }
 
     /// Retries later, parks, or gives up: by the rules, and never at another owner's cost. While
@@ -156,32 +211,22 @@ impl Reader {
         if !self.parts.gate.is_open() {
             return;
         }
-        let Read { delivery, member, entry } = read;
-        let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
         let now = now_ms();
         let may_hold = self.parts.tracker.is_proven();
-        match self.waiting.on_wait(&member, seq, attempt, may_hold, now) {
+        let waits = read.waits(reason, now);
+        let decided = self.parts.waiting.lock().on_wait(&read.member, waits, may_hold);
+        match decided {
             Wait::Retry { delay_ms } => {
-                self.parts.waiting_list.note(WaitingEntry {
-                    seq,
-                    member: member.principal.clone(),
-                    channel: entry.channel.clone(),
-                    chat_seq: entry.seq,
-                    reason,
-                    attempts: attempt,
-                    first_at: now,
-                });
-                self.parts.tracker.dealt_with(seq);
+                self.parts.tracker.dealt_with(read.delivery.stream_seq);
                 let delay = Duration::from_millis(delay_ms.unsigned_abs());
-                log_failure(&self.parts.space, "return an entry", delivery.nak(Some(delay)).await);
+                let returned = read.delivery.nak(Some(delay)).await;
+                log_failure(&self.parts.space, "return an entry", returned);
             }
             Wait::Park { next_at } => {
-                self.parts.waiting_list.forget(seq);
-                let about =
-                    About { seq, member: &member, entry: &entry, reason, attempts: attempt };
-                self.record(delivery, parked::parked(&about, now, next_at)).await;
+                let row = parked::parked(&read.about(reason), now, next_at);
+                self.record(read.delivery, row).await;
             }
-            Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
+            Wait::GiveUp => self.give_up(read, reason).await,
         }
     }
 
@@ -189,15 +234,15 @@ impl Reader {
         if !self.parts.gate.is_open() {
             return;
         }
-        let Read { delivery, member, entry } = read;
-        let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
+        let Read { delivery, member, entry, .. } = &read;
         error!(
             space = %self.parts.space, %member.principal, channel = %entry.channel,
-            seq = entry.seq, ?reason, attempts, "an entry is given up; `cotal dead` lists it"
+            seq = entry.seq, ?reason, attempts = delivery.delivered,
+            "an entry is given up; `cotal dead` lists it"
         );
-        self.no_longer_waits(&member, seq);
-        let about = About { seq, member: &member, entry: &entry, reason, attempts };
-        self.record(delivery, parked::given_up(&about, now_ms())).await;
+        self.no_longer_waits(&read.member, read.delivery.stream_seq);
+        let row = parked::given_up(&read.about(reason), now_ms());
+        self.record(read.delivery, row).await;
     }
 
     /// Starts to record an entry that leaves the reader; what comes behind it does not wait for that.

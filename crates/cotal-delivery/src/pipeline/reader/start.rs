@@ -7,7 +7,7 @@ use cotal_wire::names::READER;
 
 use super::discarded::DiscardScan;
 use super::retired::Remover;
-use super::waiting::WaitingList;
+use super::waiting::SharedWaiting;
 use super::{Reader, ReaderParts};
 use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::pull_source::{PullSource, bind};
@@ -27,7 +27,7 @@ pub(crate) struct ReaderState {
     /// The last entry that stood in INBOX when it started.
     pub(crate) backlog: u64,
     pub(crate) progress: ReaderProgress,
-    pub(crate) waiting_list: WaitingList,
+    pub(crate) waiting: SharedWaiting,
 }
 
 /// Starts the reader.
@@ -44,9 +44,11 @@ pub(crate) async fn spawn(
     let backlog = connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
     let info = bind(context, &stream, &space.reader_config()).await?;
     let tracker = Tracker::new(connection, &info, backlog);
-    ShortAckWait::spawn(context, &info, Some(Arc::clone(counters)), tracker.is_proven_watch());
+    let waiting = SharedWaiting::default();
+    let on_purpose = waiting.clone();
+    let unanswered = move || on_purpose.len();
+    ShortAckWait::spawn(context, &info, unanswered, tracker.is_proven_watch());
     let (publisher, progress) = reader_progress();
-    let waiting_list = WaitingList::default();
     let reader = Reader::new(ReaderParts {
         space: space.clone(),
         view: Arc::clone(view),
@@ -59,11 +61,11 @@ pub(crate) async fn spawn(
         in_flight,
         dead,
         overflow,
-        waiting_list: waiting_list.clone(),
+        waiting: waiting.clone(),
         remover: Remover::new(context),
         discard_scan: DiscardScan::new(space, connection),
         beat: context.reporter("the reader"),
     });
     context.spawn("the reader", reader.run(context.stop.clone()));
-    Ok(ReaderState { backlog, progress, waiting_list })
+    Ok(ReaderState { backlog, progress, waiting })
 }
