@@ -84,12 +84,15 @@ async fn rdr_3_a_refusing_store_loses_nothing_however_much_is_posted() {
 async fn rdr_3_a_parked_entry_is_not_given_up_because_its_hand_off_failed() {
     let (mesh, _lane, alice, bob, god) = with_member(TEAM).await;
     fill(&alice, &bob, &god).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "m", &[]).await;
+    god.wait_for_entries(2).await;
     let row = DeadRow {
-        seq: 1,
+        seq: 2,
         owner: bob.principal().clone(),
         lifecycle_uid: bob.lifecycle.uid,
         channel: cotal_wire::Channel::parse(TEAM).expect("a channel"),
-        chat_seq: 1,
+        chat_seq: 2,
         state: DeadState::Parked,
         reason: DeadReason::HandoffFailed,
         attempts: 10,
@@ -97,10 +100,10 @@ async fn rdr_3_a_parked_entry_is_not_given_up_because_its_hand_off_failed() {
         next_at: 1,
     };
     let (kv, value) = (god.kv(Bucket::Dead), serde_json::to_vec(&row).expect("JSON"));
-    let first = kv.put(&dead_key(1), value.into()).await.expect("a parked row");
-    let found = || async { kv.get(&dead_key(1)).await.expect("a bucket").expect("a row") };
+    let first = kv.put(&dead_key(2), value.into()).await.expect("a parked row");
+    let found = || async { kv.get(&dead_key(2)).await.expect("a bucket").expect("a row") };
     let again = eventually("it is tried", found, |entry| entry.revision > first).await;
-    let again = DeadRow::parse(&again.value, 1).expect("a dead row");
+    let again = DeadRow::parse(&again.value, 2).expect("a dead row");
     assert_eq!((again.state, again.reason), (DeadState::Parked, DeadReason::HandoffFailed));
     assert_eq!(again.attempts, 10, "more would change the copy's message id");
     assert!(again.next_at > row.next_at);

@@ -67,6 +67,22 @@ pub enum Again {
     },
 }
 
+/// Entries that a store no longer holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Taken by the store's cap: misses.
+    pub evicted: usize,
+    /// Removed on purpose, by a delete whose answer was lost.
+    pub removed: usize,
+}
+
+/// Whether an entry that is gone was removed on purpose: only what must be removed waits for this
+/// reason, and its delete may have succeeded without an answer.
+#[must_use]
+pub fn is_removed(reason: DeadReason) -> bool {
+    reason == DeadReason::DeleteFailed
+}
+
 /// Whether an entry that fails for this reason ends after [`MAX_REDELIVERIES`]. One that its member may
 /// have and that DLV does not take waits for as long as it takes.
 fn is_given_up(reason: DeadReason) -> bool {
@@ -157,12 +173,20 @@ impl Waiting {
         self.slots.iter().filter_map(lowest).collect()
     }
 
-    /// Forgets `owner`'s entries below `first_held`, which its store no longer holds; says how many.
-    pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> usize {
+    /// Forgets `owner`'s entries below `first_held`, which its store no longer holds.
+    pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> Gone {
         let below = |slots: &BTreeSet<u64>| slots.range(..first_held).copied().collect();
-        let gone: Vec<u64> = self.slots.get(owner).map(below).unwrap_or_default();
-        gone.iter().for_each(|seq| self.release(owner, *seq));
-        gone.len()
+        let seqs: Vec<u64> = self.slots.get(owner).map(below).unwrap_or_default();
+        let mut gone = Gone::default();
+        for seq in seqs {
+            let reason = self.entries.get(&seq).map(|entry| entry.reason);
+            match reason {
+                Some(reason) if is_removed(reason) => gone.removed += 1,
+                _ => gone.evicted += 1,
+            }
+            self.release(owner, seq);
+        }
+        gone
     }
 
     /// The lowest sequence that waits.

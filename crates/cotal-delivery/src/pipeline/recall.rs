@@ -179,7 +179,17 @@ impl Recaller {
             self.gate.clone().open().await;
             self.connection.delete_message(&stream, copy.seq).await
         });
-        let taken = deleted.await? == Deleted::Deleted;
+        let taken = match deleted.await {
+            Ok(deleted) => deleted == Deleted::Deleted,
+            // An unanswered delete is a question: it may have been done.
+            Err(error) => {
+                let held = self.connection.get_message(&stream, Get::Seq(copy.seq)).await;
+                if !matches!(held, Ok(None)) {
+                    return Err(error);
+                }
+                true
+            }
+        };
         Ok(Some(Found { seq: copy.seq, taken, to }))
     }
 

@@ -103,15 +103,17 @@ impl RegistryError {
 }
 
 impl Registry {
-    /// Serves `listMemberships`: the open memberships of the caller's live lifecycles.
+    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for channels that
+    /// its ACL does not cover any more: nothing of those is released to it.
     pub(crate) async fn list(&self, caller: &Principal) -> Result<Memberships, RegistryError> {
         self.view.fresh(&[Feed::Acl, Feed::Members]).await?;
         let member = self.lifecycle(caller, None)?;
         let directory = self.view.directory();
+        let acl = directory.acl(&member);
         let mut memberships: Vec<_> = directory
             .memberships_of(&member)
             .into_iter()
-            .filter(|(_, m)| m.is_open())
+            .filter(|(channel, m)| m.is_open() && acl.allows(channel))
             .map(|(channel, m)| MembershipItem {
                 channel,
                 generation: m.generation,

@@ -96,11 +96,20 @@ fn evicted_entries_free_their_slots() {
         wait(&mut waiting, 1, seq, 1);
     }
     assert_eq!(waiting.lowest(), [(owner(1), 3)]);
-    assert_eq!(waiting.release_below(&owner(1), 6), 2);
+    let evicted = |evicted| Gone { evicted, removed: 0 };
+    assert_eq!(waiting.release_below(&owner(1), 6), evicted(2));
     assert_eq!((waiting.len(), waiting.lowest()), (1, vec![(owner(1), 8)]));
-    assert_eq!(waiting.release_below(&owner(1), u64::MAX), 1);
-    assert_eq!(waiting.release_below(&owner(1), u64::MAX), 0);
+    assert_eq!(waiting.release_below(&owner(1), u64::MAX), evicted(1));
+    assert_eq!(waiting.release_below(&owner(1), u64::MAX), evicted(0));
     assert!(waiting.is_empty() && waiting.lowest().is_empty());
+}
+
+#[test]
+fn what_is_gone_by_a_delete_without_an_answer_is_no_miss() {
+    let mut waiting = Waiting::default();
+    wait(&mut waiting, 1, 3, 1);
+    waiting.on_wait(&owner(1), entry(&owner(1), 5, 1, DeadReason::DeleteFailed), true);
+    assert_eq!(waiting.release_below(&owner(1), 6), Gone { evicted: 1, removed: 1 });
 }
 
 #[test]

@@ -409,9 +409,14 @@ impl Retrier {
     }
 
     /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
+    /// One that was to be removed is gone by a delete whose answer was lost.
     /// It is told once a member and episode, which ends when one of its parked entries is delivered.
     async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
         let row = &known.row;
+        if waiting::is_removed(row.reason) {
+            add(&self.counters.denied, 1);
+            return self.close(known).await;
+        }
         if self.losing.insert(row.owner.clone()) {
             error!(
                 space = %self.space, member = %row.owner, channel = %row.channel,

@@ -194,9 +194,10 @@ impl Reader {
     /// Frees the slots of waiting entries that INBOX holds no more.
     pub(super) fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
         for (owner, first_held) in found {
-            let lost = self.parts.waiting.lock().release_below(&owner, first_held);
-            if lost > 0 {
-                discarded::tell(&self.parts.space, &self.parts.counters, &owner, lost);
+            let gone = self.parts.waiting.lock().release_below(&owner, first_held);
+            add(&self.parts.counters.denied, gone.removed as u64);
+            if gone.evicted > 0 {
+                discarded::tell(&self.parts.space, &self.parts.counters, &owner, gone.evicted);
             }
         }
     }
