@@ -103,6 +103,8 @@ enum Name {
     Latency,
     /// From the start until the daemon serves, and its memory.
     Start,
+    /// What showing who reads what costs the daemon.
+    Feed,
 }
 
 fn main() -> ExitCode {
@@ -164,6 +166,9 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     if wanted(Name::Start) {
         Box::pin(cases::start::run(&setup, &mut report)).await?;
+    }
+    if wanted(Name::Feed) {
+        Box::pin(cases::feed::run(&setup, &mut report)).await?;
     }
     if args.json {
         println!("{}", report.json()?);

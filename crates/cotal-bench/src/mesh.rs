@@ -17,7 +17,7 @@ use cotal_trust::{UserKey, UserSpec, mint_profile, mint_user};
 use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket;
 use cotal_wire::permissions::Permissions;
-use cotal_wire::profile::Profile;
+use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::{AclRow, MemberRow, MemberState};
 use cotal_wire::{Channel, ChannelPattern, Lifecycle, Space, names};
 use cotal_workspace::{Durability, FileStore, MeshFile, Mode, Root};
@@ -166,6 +166,26 @@ impl Ground {
         let account = self.authority.account();
         let minted = mint_profile(account, &key, &profile, now, Some(now + LIFE))?;
         crate::raw::Raw::connect(&self.url, &Creds::parse(minted.creds.expose())?)
+    }
+
+    /// A connection of an agent that may read these channels.
+    pub(crate) async fn agent(
+        &self,
+        who: &Lifecycle,
+        read: &[ChannelPattern],
+    ) -> anyhow::Result<Connection> {
+        let grant = AgentGrant {
+            lifecycle: who.clone(),
+            read: read.to_vec(),
+            post: read.to_vec(),
+            role: None,
+        };
+        let (key, now) = (UserKey::generate(), unix_seconds());
+        let (account, profile) = (self.authority.account(), Profile::Agent(grant));
+        let minted = mint_profile(account, &key, &profile, now, Some(now + LIFE))?;
+        let creds = cotal_nats::Creds::parse(minted.creds.expose())?;
+        let options = ConnectOptions::new(self.url.as_str(), "agent", creds.into());
+        Ok(Connection::connect(options).await?)
     }
 
     /// Writes one open member row a member, in bulk.

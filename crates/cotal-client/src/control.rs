@@ -24,6 +24,7 @@ use crate::identity::Identity;
 
 /// How a control request failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControlError {
     /// The broker forbids this credential the request.
     #[error("denied: the broker forbids this credential to {operation} {subject}")]

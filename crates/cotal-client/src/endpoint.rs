@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsError, CredsSource, NatsError};
 use cotal_wire::creds::CredsError as TagError;
+use cotal_wire::posts::MissedPosts;
 use cotal_wire::{Channel, Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,11 +23,13 @@ use crate::control::ControlError;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
 use crate::keeper::Keeper;
+use crate::missed::{MissedPlane, MissedWatch};
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
 use crate::plane::Plane;
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
+use crate::recent::RecentSends;
 use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
 use crate::wanted::{Establisher, Wanted};
 
@@ -78,9 +81,14 @@ struct Inner {
     connection: Connection,
     options: EndpointOptions,
     sink: Sink,
-    queue: Mutex<Queue>,
+    messages: Mutex<mpsc::Receiver<Queued>>,
+    notices: Mutex<mpsc::Receiver<Notice>>,
+    /// Whether somebody reads the notices for themselves.
+    listened: watch::Sender<bool>,
     plane: Plane,
     wanted: Wanted,
+    missed: MissedPlane,
+    recent: RecentSends,
     live: Mutex<HashMap<Channel, CancellationToken>>,
     history: Arc<Mutex<()>>,
     status: watch::Sender<String>,
@@ -88,12 +96,6 @@ struct Inner {
     stop: CancellationToken,
     /// Ends the tasks when the last clone goes without a close.
     _stop_on_drop: DropGuard,
-}
-
-#[derive(Debug)]
-struct Queue {
-    messages: mpsc::Receiver<Queued>,
-    notices: mpsc::Receiver<Notice>,
 }
 
 impl Endpoint {
@@ -117,10 +119,15 @@ impl Endpoint {
         let own = identity.lifecycle.principal.clone();
         let sink = Sink::new(own, messages_in, notices_in, stop.clone());
         let within = options.request_timeout;
+        let plane = Plane::new(&connection, &identity, within, &stop, &tasks);
         let inner = Inner {
-            plane: Plane::new(&connection, &identity, within, &stop, &tasks),
+            missed: MissedPlane::new(&plane),
+            recent: RecentSends::default(),
+            plane,
             wanted: Wanted::default(),
-            queue: Mutex::new(Queue { messages, notices }),
+            messages: Mutex::new(messages),
+            notices: Mutex::new(notices),
+            listened: watch::channel(false).0,
             live: Mutex::default(),
             history: Arc::default(),
             status: watch::channel("idle".to_owned()).0,
@@ -140,7 +147,9 @@ impl Endpoint {
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
         let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
-        let keeper = Keeper::new(connection, &plane, sink.clone(), &wanted, options.receive);
+        let missed = self.inner.missed.clone();
+        let waiting = (wanted.clone(), missed.clone());
+        let keeper = Keeper::new(connection, &plane, sink.clone(), waiting, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
         let establisher = Establisher { wanted, plane, sink: sink.clone() };
         tasks.spawn(establisher.run(stop.clone()));
@@ -149,6 +158,8 @@ impl Endpoint {
             tasks.spawn(presence.run(stop.clone()));
         }
         if options.receive {
+            let watch = MissedWatch { missed: missed.clone(), sink: sink.clone() };
+            tasks.spawn(watch.run(stop.clone()));
             for durable in [Durable::Delivery, Durable::Direct] {
                 let pump = Pump {
                     durable,
@@ -156,6 +167,7 @@ impl Endpoint {
                     space: identity.space.clone(),
                     own: identity.lifecycle.clone(),
                     sink: sink.clone(),
+                    missed: missed.clone(),
                     stop: stop.clone(),
                     prefetch: options.prefetch,
                 };
@@ -166,26 +178,101 @@ impl Endpoint {
 
     /// The next message or notice; `None` once the endpoint is closed. Cancel-safe.
     pub async fn next(&self) -> Option<Event> {
-        let mut queue = self.inner.queue.lock().await;
-        let Queue { messages, notices } = &mut *queue;
-        tokio::select! {
+        let mut messages = self.inner.messages.lock().await;
+        let mut notices = self.inner.notices.lock().await;
+        let event = tokio::select! {
             biased;
             () = self.inner.stop.cancelled() => None,
             Some(notice) = notices.recv() => Some(Event::Notice(notice)),
             notice = self.inner.sink.overruns.next() => Some(Event::Notice(notice)),
             Some(queued) = messages.recv() => Some(Event::Message(Box::new(queued.incoming))),
             else => None,
+        };
+        if let Some(Event::Notice(notice)) = &event {
+            self.given(notice).await;
+        }
+        event
+    }
+
+    /// The caller has the notice in its hands now.
+    async fn given(&self, notice: &Notice) {
+        if let Notice::PostsMissed(episode) = notice {
+            self.inner.missed.shown(episode).await;
         }
     }
 
-    /// The next message; notices go to the log. Cancel-safe.
+    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of. What
+    /// is told as [`Notice::PostsMissed`] is not returned here, and the other way round. Whoever shows what
+    /// this returns says so with [`missed_shown`](Self::missed_shown); otherwise the agent's next endpoint is
+    /// told again.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or refuses.
+    pub async fn missed_posts(&self) -> Result<Vec<MissedPosts>, ControlError> {
+        let mut missed = Vec::new();
+        self.inner
+            .missed
+            .ask(|episode| {
+                missed.push(episode);
+                true
+            })
+            .await?;
+        Ok(missed)
+    }
+
+    /// Says that the agent has been shown an episode of [`missed_posts`](Self::missed_posts).
+    pub async fn missed_shown(&self, episode: &MissedPosts) {
+        self.inner.missed.shown(episode).await;
+    }
+
+    /// The next message; `None` once the endpoint is closed. Cancel-safe. Notices go to the log, unless
+    /// somebody calls [`next_notice`](Self::next_notice).
     pub async fn next_message(&self) -> Option<Incoming> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        let mut listened = listened.subscribe();
         loop {
-            match self.next().await? {
-                Event::Message(incoming) => return Some(*incoming),
-                Event::Notice(notice) => tracing::warn!(space = %self.space(), "{notice}"),
+            let mut messages = self.inner.messages.lock().await;
+            let notice = async {
+                if *listened.borrow_and_update() {
+                    return std::future::pending().await;
+                }
+                let mut notices = self.inner.notices.lock().await;
+                tokio::select! {
+                    biased;
+                    _ = listened.changed() => None,
+                    Some(notice) = notices.recv() => Some(notice),
+                    notice = sink.overruns.next() => Some(notice),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                notice = notice => if let Some(notice) = notice {
+                    tracing::warn!(space = %self.space(), "{notice}");
+                    self.given(&notice).await;
+                },
+                Some(queued) = messages.recv() => return Some(queued.incoming),
+                else => return None,
             }
         }
+    }
+
+    /// The next notice; `None` once the endpoint is closed. Cancel-safe. From the first call on,
+    /// [`next_message`](Self::next_message) leaves notices to whoever calls this: for a task of its own, beside
+    /// the one that reads messages.
+    pub async fn next_notice(&self) -> Option<Notice> {
+        let Inner { sink, stop, listened, .. } = &*self.inner;
+        listened.send_replace(true);
+        let mut notices = self.inner.notices.lock().await;
+        let notice = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            Some(notice) = notices.recv() => notice,
+            notice = sink.overruns.next() => notice,
+            else => return None,
+        };
+        self.given(&notice).await;
+        Some(notice)
     }
 
     /// What waits for the agent at the broker.
@@ -235,6 +322,9 @@ impl Endpoint {
         if self.inner.options.receive && self.connection().is_connected() {
             let _ = timeout(LINGER, self.inner.sink.caught_up()).await;
         }
+        if self.connection().is_connected() {
+            let _ = timeout(LINGER, self.inner.missed.flush()).await;
+        }
         // Then the ledger, so that a copy which a task drops in the next moment is given back too.
         locked(&self.inner.sink.ledger).shut();
         self.inner.stop.cancel();
@@ -260,6 +350,10 @@ impl Endpoint {
 
     pub(crate) fn plane(&self) -> &Plane {
         &self.inner.plane
+    }
+
+    pub(crate) fn recent(&self) -> &RecentSends {
+        &self.inner.recent
     }
 
     pub(crate) fn wanted(&self) -> &Wanted {

@@ -17,6 +17,7 @@ use crate::copy::{self, Rejected};
 use crate::endpoint::Endpoint;
 use crate::incoming::AckError;
 use crate::notice::{NoTakes, Notice};
+use crate::plane::Plane;
 use crate::sink::answered;
 
 /// Only bounds how long an idle pull keeps one future.
@@ -29,8 +30,9 @@ const RETRY: Duration = Duration::from_secs(1);
 #[error("{0} has no role: provision an agent with one to work requests off")]
 pub struct NoRole(pub Principal);
 
-/// A request that this agent has taken. It answers with [`ack`](Self::ack) or [`give_back`](Self::give_back);
-/// dropped, it comes again to some holder after the broker's ack wait of 60 s.
+/// A request that this agent has taken. It ends with an answer for its sender ([`complete`](Self::complete),
+/// [`fail`](Self::fail), [`give_back_with`](Self::give_back_with)), or without ([`ack`](Self::ack),
+/// [`give_back`](Self::give_back)); dropped, it comes again to some holder after the broker's ack wait of 60 s.
 #[derive(Debug)]
 pub struct RoleRequest {
     /// Its number on the task stream.
@@ -46,6 +48,9 @@ pub struct RoleRequest {
     /// Its own bytes.
     pub body: Bytes,
     copy: Delivery,
+    /// The creation time of the stream that it was taken from.
+    pub(crate) created: String,
+    pub(crate) plane: Plane,
 }
 
 impl RoleRequest {
@@ -182,7 +187,8 @@ impl Holder {
                 Verdict::Show(request) => {
                     self.served();
                     let (sender, message) = *request;
-                    return Some(self.shown(copy, sender, message));
+                    let created = self.bound.as_ref().map(|bound| bound.created.clone());
+                    return Some(self.shown(copy, created.unwrap_or_default(), sender, message));
                 }
                 Verdict::Garbage(why) => self.refuse(copy, &why).await,
                 Verdict::Recreated => {
@@ -315,7 +321,13 @@ impl Holder {
         }
     }
 
-    fn shown(&self, copy: Delivery, sender: Principal, message: Message) -> RoleRequest {
+    fn shown(
+        &self,
+        copy: Delivery,
+        created: String,
+        sender: Principal,
+        message: Message,
+    ) -> RoleRequest {
         RoleRequest {
             seq: copy.stream_seq,
             sender,
@@ -324,6 +336,8 @@ impl Holder {
             message,
             body: copy.payload.clone(),
             copy,
+            created,
+            plane: self.endpoint.plane().clone(),
         }
     }
 

@@ -22,6 +22,7 @@ pub enum Event {
 
 /// Why an ack did not count.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AckError {
     /// The endpoint was closed before; the message was given back and comes again.
     #[error("the endpoint was closed before the ack: the message comes again")]
@@ -67,6 +68,36 @@ impl Incoming {
             body: copy.body,
             receipt,
         }
+    }
+
+    /// A message that came from nowhere, for the tests of whoever handles messages: its answers go nowhere,
+    /// and succeed.
+    ///
+    /// ```
+    /// use cotal_client::{From, Incoming, Message, Part, Place, Principal, Source};
+    ///
+    /// let sender = Principal::parse("local.alice")?;
+    /// let message = Message {
+    ///     id: "1".into(),
+    ///     ts: 0,
+    ///     space: "main".into(),
+    ///     from: From { id: sender.to_string(), name: "Alice".into(), role: None },
+    ///     channel: None,
+    ///     to: Some("local.bob".into()),
+    ///     to_service: None,
+    ///     mentions: vec![],
+    ///     parts: vec![Part::Text { text: "hello".into() }],
+    ///     reply_to: None,
+    ///     context_id: None,
+    /// };
+    /// let incoming = Incoming::detached(sender, Place::Direct, Source::Direct, message);
+    /// assert_eq!(incoming.text(), "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn detached(sender: Principal, place: Place, source: Source, message: Message) -> Self {
+        let body = serde_json::to_vec(&message).unwrap_or_default().into();
+        Self { sender, place, source, again: false, message, body, receipt: None }
     }
 
     /// The text parts, one a line.

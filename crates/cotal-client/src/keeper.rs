@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Liveness;
+use crate::missed::MissedPlane;
 use crate::notice::{LeaseCondition, Notice};
 use crate::plane::Plane;
 use crate::pump::Durable;
@@ -35,6 +36,8 @@ pub(crate) struct Keeper {
     sink: Sink,
     /// Tried at once when a daemon or the connection is back.
     wanted: Wanted,
+    /// Likewise.
+    missed: MissedPlane,
     /// Of the lease row that was last found ready.
     revision: u64,
     /// Whether a durable is bound, so that a missing lease concerns this endpoint.
@@ -50,7 +53,7 @@ impl Keeper {
         connection: &Connection,
         plane: &Plane,
         sink: Sink,
-        wanted: &Wanted,
+        (wanted, missed): (Wanted, MissedPlane),
         bound: bool,
     ) -> Self {
         Self {
@@ -58,7 +61,8 @@ impl Keeper {
             events: connection.events(),
             plane: plane.clone(),
             sink,
-            wanted: wanted.clone(),
+            wanted,
+            missed,
             revision: 0,
             bound,
             told: None,
@@ -125,6 +129,7 @@ impl Keeper {
         }
         self.dropped = false;
         self.wanted.hurry();
+        self.missed.hurry();
         self.sink.notify(Notice::Reconnected);
         self.check_lease(true).await;
     }
@@ -153,6 +158,7 @@ impl Keeper {
             }),
             None if self.told.is_some() => {
                 self.wanted.hurry();
+                self.missed.hurry();
                 self.sink.notify(Notice::LeaseReady { space });
             }
             None => {}

@@ -50,7 +50,7 @@
 //! # }
 //! ```
 //!
-//! Both stand as programs in `examples/`.
+//! Both stand as programs in `examples/`; the whole way from the first agent to its shutdown is in `docs/rust.md`.
 //!
 //! # Role requests
 //!
@@ -84,6 +84,7 @@ mod join;
 mod keeper;
 mod ledger;
 mod live;
+mod missed;
 mod notice;
 mod options;
 mod overrun;
@@ -91,7 +92,9 @@ mod place;
 mod plane;
 mod presence;
 mod pump;
+mod recent;
 mod requests;
+mod results;
 mod room;
 mod send;
 mod settings;
@@ -101,11 +104,15 @@ mod wanted;
 
 pub use backstop::{Backstop, Shortfall};
 pub use control::{ControlError, Liveness};
-pub use cotal_nats::{CredsSource, NatsError, TlsMode};
+pub use cotal_nats::{Bytes, Creds, CredsError, CredsSource, NatsError, Operation, TlsMode};
 pub use cotal_wire::anycast::{ListedRequest, Standing};
-pub use cotal_wire::control::MembershipItem;
-pub use cotal_wire::envelope::{Message, Part};
-pub use cotal_wire::{Channel, EndpointName, Lifecycle, Principal, Role, Space, Timer};
+pub use cotal_wire::control::{Code, MembershipItem};
+pub use cotal_wire::envelope::{From, Message, Part};
+pub use cotal_wire::posts::MissedPosts;
+pub use cotal_wire::rows::{Outcome, RequestResult, RequestRow};
+pub use cotal_wire::{
+    Channel, ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role, Space, Timer,
+};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
@@ -115,5 +122,11 @@ pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
 pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
-pub use send::{Draft, MAX_ID, Posted, SendError};
+pub use results::{RequestOutcome, ResultError, WaitError};
+pub use send::{Draft, MAX_ID, Posted, RETRY_WITHIN, SendError};
 pub use timers::{Fired, TimerError, Timers};
+
+/// The guide's code, compiled with this crate's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use cotal_wire::posts::MissedPosts;
 use cotal_wire::{Channel, Role, Space};
 
 use crate::backstop::Shortfall;
@@ -86,6 +87,9 @@ pub enum Notice {
         /// The space.
         space: Space,
     },
+    /// Posts were lost to the cap of the agent's store before they were read: their copies are gone, the
+    /// channels' history may still have them.
+    PostsMissed(MissedPosts),
     /// A durable backstop that a join could not establish stands now: posts are kept from here on.
     BackstopEstablished {
         /// The channel.
@@ -179,6 +183,11 @@ impl fmt::Display for Notice {
                  until a daemon serves here; if another plane serves {space}, reconnect against that one"
             ),
             Self::LeaseReady { space } => write!(f, "a delivery daemon serves space {space}"),
+            Self::PostsMissed(MissedPosts { from, to, missed, .. }) => write!(
+                f,
+                "{missed} posts were lost before they were read, because more waited than are kept: they \
+                 lie between number {from} and number {to}; read more often"
+            ),
             Self::BackstopEstablished { channel, generation } => {
                 write!(f, "{channel}: joined durable now (generation {generation})")
             }

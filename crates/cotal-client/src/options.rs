@@ -12,6 +12,20 @@ const GRACE: Duration = Duration::from_secs(5);
 const PREFETCH: usize = 100;
 
 /// Where the credential comes from. Its `Debug` shows no secret.
+///
+/// A [`Source`](Self::Source) is asked at every connect, so that a credential that is renewed elsewhere is
+/// taken up:
+///
+/// ```
+/// use cotal_client::{Creds, CredsError, CredsSource, Credential};
+///
+/// # fn vault() -> Result<String, std::io::Error> { Ok(String::new()) }
+/// let source = CredsSource::from_fn(|| {
+///     let text = vault().map_err(|e| CredsError::Source(e.to_string()))?;
+///     Creds::parse(&text)
+/// });
+/// let credential = Credential::Source(source);
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Credential {
@@ -49,6 +63,7 @@ impl Credential {
 
 /// How to make an [`Endpoint`](crate::Endpoint). Who it is comes from the credential alone.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct EndpointOptions {
     /// The broker, such as `nats://127.0.0.1:4222`.
     pub server: String,

@@ -31,6 +31,7 @@ impl Place {
 
 /// The way on which a message reached this endpoint first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// While it was being posted.
     Live,

@@ -8,6 +8,7 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
+use crate::missed::MissedPlane;
 use crate::notice::Notice;
 use crate::place::Source;
 use crate::sink::Sink;
@@ -53,6 +54,7 @@ pub(crate) struct Pump {
     pub(crate) space: Space,
     pub(crate) own: Lifecycle,
     pub(crate) sink: Sink,
+    pub(crate) missed: MissedPlane,
     pub(crate) stop: CancellationToken,
     pub(crate) prefetch: usize,
 }
@@ -122,6 +124,7 @@ impl Pump {
         let (stored, body) = (delivery.stream_seq, delivery.payload.clone());
         let own = &self.own.principal;
         if self.space.parse_dlv(&delivery.subject).as_ref() == Some(&self.own) {
+            self.missed.behind(delivery.pending);
             let chat_seq = delivery.header(SEQ_HEADER).and_then(|seq| seq.parse().ok());
             let judged = copy::delivered(body, chat_seq, stored);
             self.sink.durable(judged, Source::Durable, delivery, name).await;

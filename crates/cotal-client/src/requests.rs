@@ -7,13 +7,14 @@ use cotal_wire::anycast::{
     Cancelled, HeldBy, ListedRequest, ListedRequests, PageArgs, SeqArgs, StatusReply, Unrecorded,
 };
 use cotal_wire::control::{Code, op};
-use cotal_wire::rows::{self, RequestRow};
+use cotal_wire::rows::{self, Outcome, RequestRow};
 
 use crate::control::ControlError;
 use crate::endpoint::Endpoint;
 
 /// Where a request of this agent stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RequestState {
     /// Nobody has it yet.
     Queued,
@@ -32,6 +33,13 @@ impl fmt::Display for RequestState {
             Self::Cancelled(_) => f.write_str("cancelled"),
             Self::Unknown => f.write_str("unknown: this agent has no such request"),
             Self::Taken(row) => match &row.holder {
+                Some(holder) if row.result.is_some() => match outcome(row) {
+                    Some(Outcome::Failed) => write!(f, "failed at {holder}"),
+                    Some(Outcome::Returned) if row.gone == 0 => {
+                        write!(f, "given back by {holder}: some holder gets it again")
+                    }
+                    _ => write!(f, "done by {holder}"),
+                },
                 Some(holder) if row.gone > 0 => write!(f, "done by {holder}"),
                 Some(holder) => write!(f, "taken by {holder}"),
                 None => f.write_str("taken"),
@@ -40,8 +48,13 @@ impl fmt::Display for RequestState {
     }
 }
 
+fn outcome(row: &RequestRow) -> Option<Outcome> {
+    row.result.as_ref().map(|result| result.outcome)
+}
+
 /// What became of an attempt to take a request back.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cancel {
     /// It is taken back: no holder shows it any more.
     Cancelled,

@@ -1,17 +1,25 @@
 //! Posts, direct messages and role requests on their way out.
 
+use std::time::Duration;
+
 use cotal_nats::{Bytes, NatsError, headers};
+use cotal_wire::control::op;
 use cotal_wire::envelope::{Message, Part};
 use cotal_wire::limits::ENTRY_HEADROOM;
+use cotal_wire::posts::{FindPostArgs, FoundPost};
 use cotal_wire::{Channel, Principal, Role};
 use serde_json::Value;
 
+use crate::control::ControlError;
 use crate::copy::{self, Rejected};
 use crate::endpoint::Endpoint;
 use crate::fresh::{now_ms, random_id};
 
 /// The longest id that a message is sent under.
 pub const MAX_ID: usize = 256;
+/// How long after its first attempt the broker recognizes a message by its id: its window of two minutes,
+/// less what a request may take.
+pub const RETRY_WITHIN: Duration = Duration::from_secs(100);
 /// How much of a wrong id an error shows.
 const SHOWN_OF_ID: usize = 64;
 
@@ -38,16 +46,44 @@ pub enum SendError {
         /// The sequence of the message that has it.
         seq: u64,
     },
-    /// The broker did not confirm it. With the same id ([`Draft::retry_of`]) it can be sent again safely.
+    /// The broker did not confirm it, and may have stored it. With the same id ([`Draft::retry_of`]) a post
+    /// can be sent again safely at any time, another message within [`RETRY_WITHIN`] of the first attempt.
     #[error(
         "the broker did not confirm message {id}, it may be stored: send it again under that id"
     )]
     Unconfirmed {
         /// The id.
         id: String,
+        /// When it was first sent, Unix milliseconds; see [`Draft::first_sent`].
+        first_sent: i64,
         /// What happened.
         #[source]
         source: NatsError,
+    },
+    /// A post was to be sent again, so long after its first attempt that the broker would store it a second
+    /// time, and no daemon said whether it is stored.
+    #[error(
+        "whether post {id} is stored is not known, because no delivery daemon says so, and the broker would \
+         store it a second time: try again once a daemon serves"
+    )]
+    Unverified {
+        /// The id.
+        id: String,
+        /// What the daemon said, or what was heard instead.
+        #[source]
+        source: ControlError,
+    },
+    /// A direct message or a role request was to be sent again, so long after its first attempt that the
+    /// broker would store it a second time. Nothing was sent.
+    #[error(
+        "message {id} was first sent over {within:?} ago and may be stored; sent again now it could be stored \
+         twice: send it under a new id if that is better than not at all"
+    )]
+    TooLate {
+        /// The id.
+        id: String,
+        /// How long it could be sent again.
+        within: Duration,
     },
     /// The broker did not take it, and said so.
     #[error("the message to {target} was not sent")]
@@ -98,6 +134,7 @@ pub struct Draft {
     context_id: Option<String>,
     id: Option<String>,
     retried: bool,
+    first_sent: Option<i64>,
 }
 
 impl Draft {
@@ -173,10 +210,30 @@ impl Draft {
     }
 
     /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then no error.
+    ///
+    /// The broker itself recognizes the id within [`RETRY_WITHIN`] of the first attempt. After that the
+    /// endpoint asks the daemon whether the *post* is stored, and sends it only when it is not. Of a direct
+    /// message or a role request nobody can say it: sent again later by the endpoint that made the first
+    /// attempt, or with its [`first_sent`](Self::first_sent), it is refused as [`SendError::TooLate`];
+    /// where neither is known, it is sent, and may be stored twice.
     #[must_use]
     pub fn retry_of(mut self, id: impl Into<String>) -> Self {
         self.retried = true;
         self.with_id(id)
+    }
+}
+
+impl Draft {
+    /// When the attempt of [`retry_of`](Self::retry_of) was made first, Unix milliseconds: for a process that
+    /// was not the one to make it.
+    #[must_use]
+    pub fn first_sent(mut self, unix_ms: i64) -> Self {
+        self.first_sent = Some(unix_ms);
+        self
+    }
+
+    pub(crate) fn into_parts(self) -> Vec<Part> {
+        self.parts
     }
 }
 
@@ -220,8 +277,51 @@ impl Endpoint {
         let room = usize::try_from(ENTRY_HEADROOM).unwrap_or(usize::MAX);
         let max = self.connection().max_payload().saturating_sub(room);
         let place = |message: &mut Message| message.channel = Some(channel.to_string());
+        let draft = draft.into();
+        if let Some(posted) = self.posted_before(channel, &draft).await? {
+            return Ok(posted);
+        }
         let judge = |body: &Bytes| copy::post(self.space(), &target, body.clone(), None).map(drop);
-        self.send(&target, draft.into(), max, place, judge).await
+        self.send(&target, draft, max, place, judge).await
+    }
+
+    /// A post that is sent again, if it is stored; nothing when it is to be sent.
+    async fn posted_before(
+        &self,
+        channel: &Channel,
+        draft: &Draft,
+    ) -> Result<Option<Posted>, SendError> {
+        let Some(id) = draft.id.as_ref().filter(|_| draft.retried) else { return Ok(None) };
+        let first = self.first_sent(id, draft);
+        if first.is_some_and(is_recognized) || !is_id(id) {
+            return Ok(None);
+        }
+        let args = FindPostArgs {
+            channel: channel.clone(),
+            id: id.clone(),
+            since: first.unwrap_or_default(),
+        };
+        let found: Result<FoundPost, _> = self.plane().control(op::FIND_POST, &args).await;
+        match found {
+            Ok(found) => Ok(found.seq.map(|seq| Posted { id: id.clone(), seq })),
+            Err(ControlError::Stopped) => Err(SendError::Closed),
+            Err(source) => Err(SendError::Unverified { id: id.clone(), source }),
+        }
+    }
+
+    fn first_sent(&self, id: &str, draft: &Draft) -> Option<i64> {
+        draft.first_sent.or_else(|| self.recent().first(id))
+    }
+
+    /// Refuses to send again what the broker would store twice and nobody can look for.
+    fn check_again(&self, draft: &Draft) -> Result<(), SendError> {
+        let Some(id) = draft.id.as_ref().filter(|_| draft.retried) else { return Ok(()) };
+        match self.first_sent(id, draft) {
+            Some(first) if !is_recognized(first) => {
+                Err(SendError::TooLate { id: id.clone(), within: RETRY_WITHIN })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends a direct message.
@@ -234,7 +334,9 @@ impl Endpoint {
         let place = |message: &mut Message| message.to = Some(to.to_string());
         let judge =
             |body: &Bytes| copy::direct(self.space(), to, &target, body.clone(), 0).map(drop);
-        self.send(&target, draft.into(), max, place, judge).await
+        let draft = draft.into();
+        self.check_again(&draft)?;
+        self.send(&target, draft, max, place, judge).await
     }
 
     /// Asks whoever holds `role`; the number is what the request is known by from then on.
@@ -246,7 +348,9 @@ impl Endpoint {
         let max = self.connection().max_payload();
         let place = |message: &mut Message| message.to_service = Some(role.to_string());
         let judge = |body: &Bytes| copy::request(self.space(), role, &target, body).map(drop);
-        self.send(&target, draft.into(), max, place, judge).await
+        let draft = draft.into();
+        self.check_again(&draft)?;
+        self.send(&target, draft, max, place, judge).await
     }
 
     /// Sends what a receiver can read, by the receiver's own `judge`: the broker stores anything, and
@@ -281,12 +385,15 @@ impl Endpoint {
         if !self.connection().is_connected() {
             return Err(SendError::NotConnected);
         }
+        let first_sent = self.recent().note(&id, now_ms());
         let sent =
             self.connection().publish_confirmed(target.to_owned(), None, body, Some(&id)).await;
         match sent {
             Ok(ack) if ack.duplicate && !retried => Err(SendError::Duplicate { id, seq: ack.seq }),
             Ok(ack) => Ok(Posted { id, seq: ack.seq }),
-            Err(source) if may_be_stored(&source) => Err(SendError::Unconfirmed { id, source }),
+            Err(source) if may_be_stored(&source) => {
+                Err(SendError::Unconfirmed { id, first_sent, source })
+            }
             Err(source) => Err(SendError::Refused { target: target.to_owned(), source }),
         }
     }
@@ -324,6 +431,11 @@ fn is_id(id: &str) -> bool {
 /// The header block that carries the id, which the broker counts as part of the message.
 fn header_size(id: &str) -> usize {
     "NATS/1.0\r\n: \r\n\r\n".len() + headers::MSG_ID.len() + id.len()
+}
+
+fn is_recognized(first_sent: i64) -> bool {
+    let since = now_ms().saturating_sub(first_sent);
+    u64::try_from(since).is_ok_and(|ms| Duration::from_millis(ms) < RETRY_WITHIN)
 }
 
 fn may_be_stored(error: &NatsError) -> bool {

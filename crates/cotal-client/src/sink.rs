@@ -194,9 +194,16 @@ impl Sink {
 
     /// Tells the caller something, unless it has left the last ones unread.
     pub(crate) fn notify(&self, notice: Notice) {
-        if let Err(error) = self.notices.try_send(notice) {
+        self.try_notify(notice);
+    }
+
+    /// The same, and says whether it was queued.
+    pub(crate) fn try_notify(&self, notice: Notice) -> bool {
+        let queued = self.notices.try_send(notice);
+        if let Err(error) = &queued {
             debug!(%error, "a notice is not queued");
         }
+        queued.is_ok()
     }
 }
 

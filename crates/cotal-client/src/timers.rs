@@ -101,6 +101,14 @@ impl Fired {
     pub async fn ack(self) -> Result<(), NatsError> {
         self.delivery.ack_confirmed().await
     }
+
+    /// Has it delivered again at once, to whichever instance of the endpoint reads next.
+    ///
+    /// # Errors
+    /// When the connection is closed: then it comes again after the ack wait, a minute.
+    pub async fn give_back(self) -> Result<(), NatsError> {
+        self.delivery.nak(None).await
+    }
 }
 
 impl Timers {

@@ -1,9 +1,10 @@
 //! What one lane counts since it started; shown by `deliveryStatus`.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
+use cotal_rules::misses::Misses;
 use cotal_rules::unrouted::Miss;
 use cotal_wire::Principal;
 use cotal_wire::control::{DeliveryStatus, MissedCopies, UnroutedPosts};
@@ -20,8 +21,11 @@ pub(crate) struct Counters {
     pub(crate) given_up: AtomicU64,
     pub(crate) armed_timers: AtomicU64,
     pub(crate) refused_timers: AtomicU64,
+    pub(crate) corrected: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
     unrouted: Mutex<Vec<UnroutedPosts>>,
+    /// What members have not been told of.
+    misses: Mutex<Misses>,
 }
 
 /// Adds to a count.
@@ -58,6 +62,11 @@ impl Counters {
         }
     }
 
+    /// What members lost, to be noted, or told to them.
+    pub(crate) fn misses(&self) -> MutexGuard<'_, Misses> {
+        self.misses.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Everything counted so far.
     pub(crate) fn status(
         &self,
@@ -88,6 +97,7 @@ impl Counters {
             armed_timers: read(&self.armed_timers),
             refused_timers: read(&self.refused_timers),
             down: Vec::new(),
+            corrected: read(&self.corrected),
             missed,
             unrouted: unrouted.clone(),
         }

@@ -7,7 +7,7 @@ use cotal_nats::{ConnectOptions, Connection, Creds, TlsMode};
 use cotal_trust::{SpaceAccount, Trust, UserKey, mint_profile, mint_system_profile};
 use cotal_wire::profile::{Profile, SystemProfile};
 use cotal_wire::{ConnId, Principal, Space};
-use cotal_workspace::Root;
+use cotal_workspace::{MeshFile, Mode, Root, Segment};
 
 use crate::clock::unix_seconds;
 use crate::error::{Doing, ManagerError};
@@ -60,6 +60,16 @@ impl Authority {
     /// # Errors
     /// When trust material is damaged or lost, or cannot be written.
     pub fn create_or_open(root: &Root, space: &Space) -> Result<Self, ManagerError> {
+        refuse_lost_trust(root, space)?;
+        Self::create_anew(root, space)
+    }
+
+    /// The same where keys of a mesh that was here are lost for good: its agents and what it stored are
+    /// lost with them.
+    ///
+    /// # Errors
+    /// When trust material is damaged, or cannot be written.
+    pub fn create_anew(root: &Root, space: &Space) -> Result<Self, ManagerError> {
         let now = unix_seconds();
         let trust = Trust::create_or_open(root, now)?;
         let account = trust.space_account(space, now)?;
@@ -71,6 +81,7 @@ impl Authority {
     /// # Errors
     /// When the root has none, or none for this space.
     pub fn open(root: &Root, space: &Space) -> Result<Self, ManagerError> {
+        refuse_lost_trust(root, space)?;
         let trust = Trust::open(root)?;
         let account = trust
             .find_account(space)?
@@ -206,6 +217,33 @@ impl Authority {
         connection.close(CLOSE).await;
         pushed.doing(|| format!("push the account of space {} to the broker", self.space()))
     }
+}
+
+/// A root whose keys are gone is no new root: making others in silence would leave every agent, and all
+/// that is stored, behind.
+fn refuse_lost_trust(root: &Root, space: &Space) -> Result<(), ManagerError> {
+    // A mesh.json that does not read is told by whoever needs it.
+    let mesh = MeshFile::load(root).ok().flatten().filter(|mesh| mesh.mode == Mode::Auth);
+    let witness = match &mesh {
+        Some(_) => root.mesh_file(),
+        None if knows_accounts(root) => root.broker_resolver(),
+        None => return Ok(()),
+    };
+    let mut needed = vec![root.operator_seed(), root.system_file()];
+    if mesh.is_some_and(|mesh| mesh.spaces.contains(space)) {
+        needed.push(root.account_file(&Segment::from(space)));
+    }
+    needed.retain(|file| matches!(file.try_exists(), Ok(false)));
+    if needed.is_empty() {
+        return Ok(());
+    }
+    Err(ManagerError::TrustLost { missing: needed, witness, auth: root.auth_dir() })
+}
+
+/// Whether the broker of the root was ever given an account.
+fn knows_accounts(root: &Root) -> bool {
+    let accounts = std::fs::read_dir(root.broker_resolver()).into_iter().flatten().flatten();
+    accounts.into_iter().any(|entry| entry.path().extension().is_some_and(|ext| ext == "jwt"))
 }
 
 const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);

@@ -7,7 +7,7 @@ use cotal_trust::{
     AccountKeys, Minted, UnfitError, UserKey, mint_of_rotation, mint_profile, read_creds,
 };
 use cotal_wire::Space;
-use cotal_wire::creds::Creds;
+use cotal_wire::creds::{Creds, KICKS_ARE_THE_HOSTS};
 use cotal_wire::permissions::Permissions;
 use cotal_wire::profile::{Profile, SystemProfile};
 use cotal_workspace::files::{self, Privacy};
@@ -57,7 +57,37 @@ pub struct Renewed {
     pub reason: Reason,
 }
 
-/// Makes and renews what the daemon of a space needs; tells what was minted.
+/// Who kicks connections of a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kicks {
+    /// Its daemon, with a credential of its own: the broker hosts no other space.
+    Daemon,
+    /// The multi-space host alone, because a kick reaches every space of the broker (EVC-5).
+    Host,
+}
+
+impl Kicks {
+    fn of(authority: &Authority) -> Result<Self, ManagerError> {
+        Ok(if authority.trust().spaces()? > 1 { Self::Host } else { Self::Daemon })
+    }
+
+    /// Whether a store is to hold a credential of this kind.
+    fn keeps(self, kind: &SecretKind) -> bool {
+        self == Self::Daemon || *kind != SecretKind::ConnectionEvictor
+    }
+}
+
+/// Which credentials the daemon of a space runs on: without the evictor on a broker of several spaces.
+///
+/// # Errors
+/// When the spaces of the root cannot be listed.
+pub fn daemon_credentials(authority: &Authority) -> Result<Vec<SecretKind>, ManagerError> {
+    let kicks = Kicks::of(authority)?;
+    Ok(DAEMON_CREDENTIALS.into_iter().filter(|kind| kicks.keeps(kind)).collect())
+}
+
+/// Makes and renews what the daemon of a space needs; tells what was minted. On a broker of several
+/// spaces an evictor that is left of an earlier time is removed.
 ///
 /// # Errors
 /// When a credential cannot be signed, read or written.
@@ -65,23 +95,54 @@ pub fn ensure_daemon_credentials(
     authority: &Authority,
     store: &dyn SecretStore,
 ) -> Result<Vec<Renewed>, ManagerError> {
+    ensure(authority, store, Kicks::of(authority)?)
+}
+
+/// The same for the store of a multi-space host, whose lanes never kick themselves, with keys that are
+/// this store's own (CRD-7). To be repeated before the credentials are past three quarters of their
+/// lives: it renews what is past half.
+///
+/// # Errors
+/// As [`ensure_daemon_credentials`].
+pub fn provision_host(
+    authority: &Authority,
+    store: &dyn SecretStore,
+) -> Result<Vec<Renewed>, ManagerError> {
+    ensure(authority, store, Kicks::Host)
+}
+
+fn ensure(
+    authority: &Authority,
+    store: &dyn SecretStore,
+    kicks: Kicks,
+) -> Result<Vec<Renewed>, ManagerError> {
     let now = unix_seconds();
+    let evictor = SecretKey::new(authority.space(), SecretKind::ConnectionEvictor);
+    // Before the observer says whose the kicks are: the two together would count as torn.
+    if !kicks.keeps(&evictor.kind) {
+        store.delete(&evictor)?;
+    }
     let mut found = Vec::new();
-    for kind in DAEMON_CREDENTIALS {
+    for kind in DAEMON_CREDENTIALS.into_iter().filter(|kind| kicks.keeps(kind)) {
         let key = SecretKey::new(authority.space(), kind.clone());
         let secret = store.get(&key)?;
         let read = secret.as_ref().map(|one| read_stored_creds(authority, &kind, one.expose()));
         let reason = judge(authority, &kind, read.as_ref(), now)?;
         found.push(Found { key, kind, secret, creds: read.and_then(Result::ok), reason });
     }
-    rotate_together(&mut found);
-    let rotation = format!("{now}-{}", UserKey::generate().public_key());
+    rotate_together(&mut found, kicks);
+    let rotation = match kicks {
+        Kicks::Daemon => format!("{now}-{}", UserKey::generate().public_key()),
+        Kicks::Host => KICKS_ARE_THE_HOSTS.to_owned(),
+    };
     let mut renewed = Vec::new();
     for Found { key, kind, secret, reason, .. } in found {
         let Some(reason) = reason else { continue };
         let user = match secret {
             Some(secret) if reason != Reason::Foreign => key_in(secret.expose()),
-            None if kind == SecretKind::Delivery => set_aside(authority)?,
+            None if kind == SecretKind::Delivery && is_own(authority, store) => {
+                set_aside(authority)?
+            }
             _ => None,
         };
         let user = user.unwrap_or_else(UserKey::generate);
@@ -90,6 +151,11 @@ pub fn ensure_daemon_credentials(
         renewed.push(Renewed { kind, reason });
     }
     Ok(renewed)
+}
+
+/// Whether a store is that of the root itself: a host that stands by has keys of its own.
+fn is_own(authority: &Authority, store: &dyn SecretStore) -> bool {
+    store.identity() == FileStore::new(authority.root().clone()).identity()
 }
 
 /// Reads a stored credential of the space, the daemon's or an agent's, and verifies that the
@@ -176,7 +242,7 @@ struct Found {
 
 /// The `$SYS` pair is rotated together: a daemon refuses one of which a crash replaced only half
 /// (EVC-1).
-fn rotate_together(found: &mut [Found]) {
+fn rotate_together(found: &mut [Found], kicks: Kicks) {
     let is_of_pair = |found: &&mut Found| {
         matches!(found.kind, SecretKind::MembershipObserver | SecretKind::ConnectionEvictor)
     };
@@ -185,7 +251,14 @@ fn rotate_together(found: &mut [Found]) {
         found.creds.as_ref().and_then(|c| c.claims.tag("rotation").map(str::to_owned))
     };
     let torn = pair.windows(2).any(|two| rotation(two[0]) != rotation(two[1]));
-    if torn || pair.iter().any(|one| one.reason.is_some()) {
+    let expected = match kicks {
+        Kicks::Host => Some(KICKS_ARE_THE_HOSTS),
+        Kicks::Daemon => None,
+    };
+    let other = pair
+        .iter()
+        .any(|one| (rotation(one).as_deref() == Some(KICKS_ARE_THE_HOSTS)) != expected.is_some());
+    if torn || other || pair.iter().any(|one| one.reason.is_some()) {
         for one in &mut pair {
             one.reason.get_or_insert(Reason::Rotated);
         }
@@ -261,7 +334,7 @@ fn permissions(
     })
 }
 
-fn mint(
+pub(crate) fn mint(
     authority: &Authority,
     kind: &SecretKind,
     key: &UserKey,
@@ -422,6 +495,46 @@ mod tests {
         ensure_daemon_credentials(&authority, &store).unwrap();
         let after = get(&store, &authority, &SecretKind::Delivery);
         assert_eq!(after.claims.subject, before.claims.subject);
+    }
+
+    #[test]
+    fn evc_5_on_a_broker_of_several_spaces_no_space_is_given_a_kick_credential() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let evictor = SecretKey::new(authority.space(), SecretKind::ConnectionEvictor);
+        assert!(store.get(&evictor).unwrap().is_some());
+        let beta = Space::parse("beta").unwrap();
+        let other = Authority::create_or_open(authority.root(), &beta).unwrap();
+        ensure_daemon_credentials(&other, &store).unwrap();
+        assert_eq!(store.get(&SecretKey::new(&beta, SecretKind::ConnectionEvictor)).unwrap(), None);
+
+        let renewed = ensure_daemon_credentials(&authority, &store).unwrap();
+        let (kind, reason) = (SecretKind::MembershipObserver, Reason::Rotated);
+        assert_eq!(renewed, [Renewed { kind: kind.clone(), reason }]);
+        assert_eq!(store.get(&evictor).unwrap(), None, "the earlier one was left");
+        let observer = get(&store, &authority, &kind);
+        assert_eq!(observer.claims.tag("rotation"), Some(KICKS_ARE_THE_HOSTS));
+        assert_eq!(ensure_daemon_credentials(&authority, &store).unwrap(), []);
+    }
+
+    #[test]
+    fn crd_7_each_host_has_a_key_of_its_own_and_keeps_it() {
+        let (_dir, authority, store) = authority();
+        ensure_daemon_credentials(&authority, &store).unwrap();
+        let own = get(&store, &authority, &SecretKind::Delivery);
+        // Also while the root's own daemon is stopped for good and its key kept.
+        set_aside_credential(authority.root(), authority.space()).unwrap();
+        let (east, west) = (MemoryStore::new("east"), MemoryStore::new("west"));
+        let provisioned = |store: &MemoryStore| {
+            provision_host(&authority, store).unwrap();
+            get(store, &authority, &SecretKind::Delivery).claims.subject
+        };
+        let (first, second) = (provisioned(&east), provisioned(&west));
+        assert_ne!(first, second);
+        assert!(first != own.claims.subject && second != own.claims.subject);
+        assert_eq!(provisioned(&east), first);
+        let evictor = SecretKey::new(authority.space(), SecretKind::ConnectionEvictor);
+        assert_eq!(east.get(&evictor).unwrap(), None, "a lane never kicks");
     }
 
     #[test]

@@ -25,6 +25,24 @@ pub enum ManagerError {
     /// Trust material is missing or unusable.
     #[error(transparent)]
     Trust(#[from] TrustError),
+    /// Keys of a mesh that exists are gone.
+    #[error(
+        "{} missing, although {witness} shows that this root is an authenticated mesh. Without the \
+         keys nobody can sign for it: its agents' credentials and all that it stores belong to \
+         them. Restore {auth} from a backup. If there is none, `cotal up --new-trust` begins a new \
+         mesh: every agent is to be added again, and what the old spaces hold can no longer be read",
+        are_missing(missing),
+        witness = witness.display(),
+        auth = auth.display()
+    )]
+    TrustLost {
+        /// The files.
+        missing: Vec<PathBuf>,
+        /// What shows that they were there.
+        witness: PathBuf,
+        /// The directory that a backup would hold.
+        auth: PathBuf,
+    },
     /// A credential could not be minted.
     #[error(transparent)]
     Mint(#[from] MintError),
@@ -251,6 +269,11 @@ pub enum ManagerError {
     },
 }
 
+fn are_missing(files: &[PathBuf]) -> String {
+    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
+}
+
 /// Names what was tried when the broker fails.
 pub(crate) trait Doing<T> {
     /// Adds what was tried.
@@ -267,6 +290,11 @@ impl ManagerError {
     /// Whether no answer came in time.
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, Self::Broker { source: NatsError::Timeout { .. }, .. })
+    }
+
+    /// Whether there was no connection to ask on, which a client that redials has again soon.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Broker { source: NatsError::Disconnected { .. }, .. })
     }
 
     /// Whether nobody answered: the one thing that is asked again (ADM-4). A daemon that binds, or

@@ -9,6 +9,7 @@
 //! - [`provision_space`]: streams, buckets and first rows.
 //! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
 //! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
+//! - [`provision_host`], [`mint_creds`]: what a host on another machine runs on.
 //! - [`write_back_rows`]: garbled ACL and channel rows, put back.
 //! - [`Manager`]: the renewal owner of a space, and the keeper of its registration [`Gate`].
 //! - [`launch`]: the broker's and the daemon's processes.
@@ -22,8 +23,10 @@ mod credentials;
 mod endpoints;
 mod error;
 mod gate;
+mod kick_signer;
 pub mod launch;
 mod manage;
+mod mint;
 mod provision;
 mod rail;
 mod repair;
@@ -31,18 +34,23 @@ pub mod rows;
 mod write_back;
 
 pub use agents::{
-    Added, Agent, AgentName, Agents, Begun, Done, NewAgent, Provisioning, Retired, Retirement,
+    Added, Agent, AgentName, Agents, Begun, Done, MoreGrants, NewAgent, Provisioning, Retired,
+    Retirement,
 };
 pub use authority::{Authority, BrokerAddress, Office};
 pub use cotal_trust::UnfitError;
 pub use credentials::{
-    DAEMON_CREDENTIALS, Reason, Renewed, ensure_daemon_credentials, read_stored_creds,
-    renew_daemon_credentials, renew_in, set_aside_credential,
+    DAEMON_CREDENTIALS, Reason, Renewed, daemon_credentials, ensure_daemon_credentials,
+    provision_host, read_stored_creds, renew_daemon_credentials, renew_in, set_aside_credential,
 };
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
+pub use kick_signer::KickSigner;
 pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
+pub use mint::{
+    HostProfile, mint_connection_evictor_creds, mint_creds, mint_membership_observer_creds,
+};
 pub use provision::{Provisioned, Shape, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::Change;

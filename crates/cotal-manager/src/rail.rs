@@ -5,13 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use cotal_nats::{Bytes, Connection, Message, NatsError, StatusCode};
+use cotal_nats::{
+    Bucket, Bytes, Connection, Denial, Entry, Message, NatsError, StatusCode, Subscription,
+};
 use cotal_rules::cadence::{Cadence, Next};
 use cotal_wire::control::{Plane, PlaneReply, Reply, Request};
 use cotal_wire::envelope::From as Sender;
-use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN, replies_of, reply_to};
+use cotal_wire::names::{self, DELIVERY, DELIVERY_ADMIN, LEASE_KEY, replies_of, reply_to};
+use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
 use serde_json::Value;
+use tokio::sync::broadcast;
 
 use crate::error::{Doing, ManagerError};
 
@@ -20,6 +24,13 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 /// An administrative request may sweep the broker.
 const ADMIN_WITHIN: Duration = Duration::from_secs(15);
 
+/// Of a wait, at least so many attempts are made where each is lost on its way.
+const ATTEMPTS_AT_LEAST: i64 = 3;
+/// A daemon that is there answers most requests well within this.
+const SHORTEST_ATTEMPT_MS: i64 = 2_000;
+/// Later than this an answer that was lost is not missed any sooner by waiting.
+const LONGEST_ATTEMPT_MS: i64 = 5_000;
+
 /// What a probe of the daemon's responder proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Liveness {
@@ -27,6 +38,8 @@ pub enum Liveness {
     Bound,
     /// It answered that it does not serve at the moment.
     Quiet,
+    /// Another daemon of the space answered: the lease is not that of the process asked about.
+    Elsewhere(String),
     /// The broker said that nobody listens.
     Unbound,
     /// The broker forbids to ask.
@@ -66,40 +79,55 @@ impl Rail {
         }
     }
 
+    /// Asks whether the daemon that runs as `pid` serves (the operator's office). A responder answers
+    /// for whoever listens, so the lease must say, besides, that it is this process that is bound.
+    pub async fn probe_process(&self, pid: u32) -> Liveness {
+        let answer = match self.probe().await {
+            Liveness::Bound => Ok(()),
+            // Several may listen, and the broker chose one that is silent.
+            Liveness::Unknown(why) => Err(why),
+            other => return other,
+        };
+        let row = match self.lease().await {
+            Ok(row) => row,
+            Err(error) => return Liveness::Unknown(error.to_string()),
+        };
+        let holder = row.as_ref().map_or("nobody", |row| &row.incarnation);
+        match (answer, &row) {
+            (Ok(()), Some(row)) if row.pid() == Some(pid) && row.ready => Liveness::Bound,
+            (Ok(()), Some(row)) if row.pid() == Some(pid) => Liveness::Quiet,
+            (Ok(()), _) => Liveness::Elsewhere(holder.to_owned()),
+            (Err(why), Some(row)) if row.pid() == Some(pid) => Liveness::Unknown(why),
+            (Err(why), _) => Liveness::Unknown(format!("{why}; the lease is held by {holder}")),
+        }
+    }
+
+    /// The lease row, as the leader has it; what is no lease is nobody's.
+    async fn lease(&self) -> Result<Option<LeaseRow>, NatsError> {
+        let bucket = Bucket::new(&self.connection, &self.space.bucket(names::Bucket::Delivery));
+        let entry = bucket.get(LEASE_KEY).await?;
+        let row = entry.as_ref().and_then(Entry::live).map(|value| LeaseRow::parse(value));
+        Ok(row.and_then(Result::ok))
+    }
+
     /// Sends an administrative request (the supervisor's office) and returns its result.
     ///
     /// # Errors
     /// When nobody answers, the answer does not read, or it is a refusal.
     pub async fn admin(&self, op: &str, args: Value) -> Result<Value, ManagerError> {
-        let doing = || format!("ask the daemon of space {} for {op}", self.space);
-        let request = Request {
-            op: op.to_owned(),
-            args,
-            from: Sender { id: self.own.to_string(), name: "cotal".to_owned(), role: None },
-        };
-        let malformed = |error: serde_json::Error| NatsError::Malformed {
-            what: op.to_owned(),
-            detail: error.to_string(),
-        };
-        let body = serde_json::to_vec(&request).map_err(malformed).doing(doing)?;
         let subject = self.space.ctl(DELIVERY_ADMIN, &self.own);
-        let reply = self.ask(&subject, body.into(), ADMIN_WITHIN).await.doing(doing)?;
-        let reply: Reply =
-            serde_json::from_slice(&reply.payload).map_err(malformed).doing(doing)?;
-        if reply.ok {
-            return Ok(reply.data.unwrap_or_default());
-        }
-        Err(ManagerError::Refused {
-            space: self.space.clone(),
-            op: op.to_owned(),
-            reason: reply.error.unwrap_or_else(|| "it gave no reason".to_owned()),
-            code: reply.code,
-        })
+        let body = self.request(op, args)?;
+        let reply = self.ask(&subject, body, ADMIN_WITHIN).await.doing(|| self.asking(op))?;
+        self.result(op, &reply)
     }
 
-    /// The same, where only silence is asked again, for `wait_ms` in total: the first retry at once,
+    /// The same, where silence alone is asked again, for `wait_ms` in total: the first retry at once,
     /// later ones at most a second apart. It ends on time, also while an attempt is under way, and
     /// nothing is sent after it (ADM-4, INV-6).
+    ///
+    /// A request that is lost on its way is answered by nobody, so an attempt has only a part of the
+    /// wait. The answer to any attempt counts, also one that comes while a later one is under way; so
+    /// asking again takes nothing from a daemon that is slow.
     ///
     /// # Errors
     /// At once what [`Self::admin`] gives for an answer; [`ManagerError::RailSilent`] for none.
@@ -125,24 +153,51 @@ impl Rail {
     ) -> Result<Value, ManagerError> {
         let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
         let wait = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
+        let subject = self.space.ctl(DELIVERY_ADMIN, &self.own);
+        let body = self.request(op, args)?;
+        let attempt_ms = attempt_ms(wait_ms);
         let mut cadence = Cadence::new(0, wait_ms);
+        let mut attempts = None;
         let (mut last, mut timed_out) = ("no attempt was answered".to_owned(), true);
         while let Next::Send { at, until } = cadence.next(now()) {
             tokio::time::sleep(wait(at - now())).await;
-            let asked = self.admin(op, args.clone());
-            match tokio::time::timeout(wait(until - now()), asked).await {
-                Ok(Err(error)) if error.is_silence() => {
+            let within = wait((until - now()).min(attempt_ms));
+            let asked = self.attempt(&mut attempts, &subject, body.clone());
+            let answer = match tokio::time::timeout(within, asked).await {
+                Ok(Ok(reply)) => self.result(op, &reply),
+                Ok(Err(error)) => Err(error).doing(|| self.asking(op)),
+                Err(_) => {
+                    let error = NatsError::Timeout { what: subject.clone(), after: within };
+                    Err(error).doing(|| self.asking(op))
+                }
+            };
+            match answer {
+                Err(error) if error.is_silence() || error.is_disconnected() => {
+                    if error.is_disconnected() {
+                        attempts = None;
+                    }
                     (last, timed_out) = (chain(&error), error.is_timeout());
                 }
-                Ok(answer) => return answer,
-                Err(_) => {
-                    timed_out = true;
-                    break;
-                }
+                answer => return answer,
             }
         }
         let (space, op) = (self.space.clone(), op.to_owned());
         Err(ManagerError::RailSilent { space, op, last, timed_out })
+    }
+
+    /// Sends the request once more and waits for the answer to any attempt so far.
+    async fn attempt(
+        &self,
+        attempts: &mut Option<Attempts>,
+        subject: &str,
+        body: Bytes,
+    ) -> Result<Message, NatsError> {
+        let attempts = match attempts {
+            Some(attempts) => attempts,
+            None => attempts.insert(Attempts::new(&self.connection, subject).await?),
+        };
+        attempts.send(&self.connection, subject, body).await?;
+        attempts.answer(subject).await
     }
 
     async fn ask(
@@ -151,34 +206,101 @@ impl Rail {
         body: Bytes,
         within: Duration,
     ) -> Result<Message, NatsError> {
-        let mut replies = self.connection.subscribe(replies_of(subject), None).await?;
+        let mut attempts = None;
+        let asked = self.attempt(&mut attempts, subject, body);
+        tokio::time::timeout(within, asked)
+            .await
+            .unwrap_or_else(|_| Err(NatsError::Timeout { what: subject.to_owned(), after: within }))
+    }
+
+    fn request(&self, op: &str, args: Value) -> Result<Bytes, ManagerError> {
+        let request = Request {
+            op: op.to_owned(),
+            args,
+            from: Sender { id: self.own.to_string(), name: "cotal".to_owned(), role: None },
+        };
+        let body = serde_json::to_vec(&request).map_err(|error| malformed(op, &error));
+        Ok(body.doing(|| self.asking(op))?.into())
+    }
+
+    /// What the daemon answered, or why it refused.
+    fn result(&self, op: &str, reply: &Message) -> Result<Value, ManagerError> {
+        let reply = serde_json::from_slice(&reply.payload).map_err(|error| malformed(op, &error));
+        let reply: Reply = reply.doing(|| self.asking(op))?;
+        if reply.ok {
+            return Ok(reply.data.unwrap_or_default());
+        }
+        Err(ManagerError::Refused {
+            space: self.space.clone(),
+            op: op.to_owned(),
+            reason: reply.error.unwrap_or_else(|| "it gave no reason".to_owned()),
+            code: reply.code,
+        })
+    }
+
+    fn asking(&self, op: &str) -> String {
+        format!("ask the daemon of space {} for {op}", self.space)
+    }
+}
+
+fn malformed(op: &str, error: &serde_json::Error) -> NatsError {
+    NatsError::Malformed { what: op.to_owned(), detail: error.to_string() }
+}
+
+/// How long one attempt of a wait is listened to before the request is sent again.
+fn attempt_ms(wait_ms: i64) -> i64 {
+    (wait_ms / ATTEMPTS_AT_LEAST).clamp(SHORTEST_ATTEMPT_MS, LONGEST_ATTEMPT_MS)
+}
+
+/// One request that is sent as often as nobody answers it.
+struct Attempts {
+    replies: Subscription,
+    denials: broadcast::Receiver<Denial>,
+    /// Where each attempt awaits its answer; the cadence bounds their number.
+    sent: Vec<String>,
+}
+
+impl Attempts {
+    async fn new(connection: &Connection, subject: &str) -> Result<Self, NatsError> {
+        let replies = connection.subscribe(replies_of(subject), None).await?;
+        Ok(Self { replies, denials: connection.denials(), sent: Vec::new() })
+    }
+
+    async fn send(
+        &mut self,
+        connection: &Connection,
+        subject: &str,
+        body: Bytes,
+    ) -> Result<(), NatsError> {
         let reply = reply_to(subject, &nonce()?);
-        let mut denials = self.connection.denials();
-        self.connection.publish_with_reply(subject, reply.as_str(), None, body).await?;
-        let answered = async {
-            loop {
-                tokio::select! {
-                    message = replies.next() => {
-                        let message = message?;
-                        if message.subject.as_str() == reply {
-                            return Ok(message);
-                        }
+        self.sent.push(reply.clone());
+        connection.publish_with_reply(subject, reply, None, body).await
+    }
+
+    /// The first answer to any of them. That nobody listens counts for the newest alone: an earlier one
+    /// may still be answered by whoever listened then.
+    async fn answer(&mut self, subject: &str) -> Result<Message, NatsError> {
+        loop {
+            tokio::select! {
+                message = self.replies.next() => {
+                    let message = message?;
+                    let reply = message.subject.as_str();
+                    if !self.sent.iter().any(|sent| sent == reply) {
+                        continue;
                     }
-                    Ok(denial) = denials.recv() => if denial.subject == subject {
-                        let (operation, subject) = (denial.operation, denial.subject);
-                        return Err(NatsError::Denied { operation, subject });
+                    if message.status != Some(StatusCode::NO_RESPONDERS) {
+                        return Ok(message);
+                    }
+                    if self.sent.last().is_some_and(|newest| newest == reply) {
+                        return Err(NatsError::NoResponders { subject: subject.to_owned() });
                     }
                 }
+                Ok(denial) = self.denials.recv() => if denial.subject == subject {
+                    let (operation, subject) = (denial.operation, denial.subject);
+                    return Err(NatsError::Denied { operation, subject });
+                }
             }
-        };
-        let message = tokio::time::timeout(within, answered).await.unwrap_or_else(|_| {
-            Err(NatsError::Timeout { what: subject.to_owned(), after: within })
-        })?;
-        if message.status == Some(StatusCode::NO_RESPONDERS) {
-            let subject = subject.to_owned();
-            return Err(NatsError::NoResponders { subject });
         }
-        Ok(message)
     }
 }
 

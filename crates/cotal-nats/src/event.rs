@@ -64,6 +64,8 @@ pub struct ConnState {
     pub phase: Phase,
     /// How often the connection dropped so far.
     pub drops: u64,
+    /// How often the broker said that its credential has expired.
+    pub expiries: u64,
 }
 
 impl ConnState {
@@ -85,7 +87,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        let initial = ConnState { phase: Phase::Connecting, drops: 0 };
+        let initial = ConnState { phase: Phase::Connecting, drops: 0, expiries: 0 };
         Self {
             events: broadcast::channel(EVENT_CAPACITY).0,
             denials: broadcast::channel(DENIAL_CAPACITY).0,
@@ -116,6 +118,7 @@ impl Hub {
                 }
             }),
             ConnEvent::Closed => self.set_phase(Phase::Closed),
+            ConnEvent::AuthExpired => self.state.send_modify(|state| state.expiries += 1),
             ConnEvent::Denied(denial) => {
                 // No listener is no loss: the event below carries it too.
                 let _ = self.denials.send(denial.clone());

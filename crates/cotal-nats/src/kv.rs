@@ -173,6 +173,11 @@ impl Bucket {
         self.write(key, value, Some(revision), &[]).await
     }
 
+    /// The same, and removes every earlier revision of `key`. The bucket must allow rollup headers.
+    pub async fn replace(&self, key: &str, value: Bytes, revision: u64) -> Result<u64, NatsError> {
+        self.write(key, value, Some(revision), &[(headers::ROLLUP, "sub")]).await
+    }
+
     /// Writes `key` whatever it holds. Returns the revision.
     pub async fn put(&self, key: &str, value: Bytes) -> Result<u64, NatsError> {
         self.write(key, value, None, &[]).await

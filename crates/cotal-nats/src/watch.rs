@@ -30,6 +30,9 @@ pub struct WatchOptions {
     pub filter: String,
     /// Whether the consumer is created with the filter as the subject's tail.
     pub filter_in_subject: bool,
+    /// Whether the first scan tells every revision that the bucket holds, oldest first, and not only
+    /// the newest of each key.
+    pub history: bool,
     /// Pull settings; the heartbeat bounds how long a stalled watch goes unnoticed.
     pub pull: PullOptions,
 }
@@ -39,6 +42,7 @@ impl Default for WatchOptions {
         Self {
             filter: ">".to_owned(),
             filter_in_subject: true,
+            history: false,
             pull: PullOptions {
                 batch: 4_000,
                 max_bytes: 0,
@@ -179,6 +183,7 @@ impl Watch {
         let name = format!("w{}", unique()?);
         let filter = format!("{}{}", self.bucket.prefix(), self.options.filter);
         let (policy, start) = match self.applied {
+            0 if self.options.history => ("all", None),
             0 => ("last_per_subject", None),
             applied => ("by_start_sequence", Some(applied + 1)),
         };

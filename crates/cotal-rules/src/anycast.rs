@@ -8,7 +8,8 @@
 //! under the same id when the mark is missing, and no row with a missing mark is replaced.
 
 use cotal_wire::anycast::{Created, NoticeKind, TakeRefusal, notice_id};
-use cotal_wire::rows::{AclRow, RequestRow, RequestState};
+use cotal_wire::envelope::Part;
+use cotal_wire::rows::{AclRow, Outcome, RequestResult, RequestRow, RequestState};
 use cotal_wire::{Principal, Role};
 
 use crate::membership::Expect;
@@ -80,6 +81,7 @@ impl<'a> Seen<'a> {
             at: self.now_ms,
             notified: state == RequestState::Cancelled,
             gone: 0,
+            result: None,
         }
     }
 }
@@ -167,6 +169,9 @@ pub enum TakeStep {
     Settle,
     /// It is recorded already; answer as the first time.
     Taken,
+    /// Its holder has finished it, and crashed before it left the queue: read TASK's creation time once
+    /// more; unchanged, delete the request; then refuse.
+    Finished,
     /// Refuse.
     Refused(TakeRefusal),
 }
@@ -184,6 +189,9 @@ pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
     let Some(request) = seen.request.filter(|_| take.delivery > 0) else {
         return TakeStep::Refused(TakeRefusal::Gone);
     };
+    if current.is_some_and(RequestRow::is_finished) {
+        return TakeStep::Finished;
+    }
     if take.role.is_some_and(|role| *role != request.role) || !request.sender.has_real_owner() {
         return TakeStep::Refused(TakeRefusal::NotYours);
     }
@@ -209,6 +217,63 @@ pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
         ..seen.row(request, RequestState::Taken)
     };
     TakeStep::Write(RecordWrite { row, expect: seen.expect() })
+}
+
+/// What a holder says came of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Finish<'a> {
+    /// The authenticated caller.
+    pub holder: &'a Principal,
+    /// TASK's creation time as it was taken under, RFC 3339.
+    pub created: &'a str,
+    /// Which delivery was taken.
+    pub delivery: u64,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What its sender is to read.
+    pub parts: &'a [Part],
+}
+
+/// What a result does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishStep {
+    /// Write the row, then answer. A conflict means: start over.
+    Write(RecordWrite),
+    /// Send what the standing row owes and mark it, then start over.
+    Settle,
+    /// It is recorded already; answer as the first time.
+    Recorded,
+    /// Refuse.
+    Refused(TakeRefusal),
+}
+
+/// Decides a result: only the holder of the newest take may say what came of it, and a final word stands.
+#[must_use]
+pub fn finish(seen: Seen<'_>, finish: Finish<'_>) -> FinishStep {
+    if !same(finish.created, seen.created) {
+        return FinishStep::Refused(TakeRefusal::Recreated);
+    }
+    let Some(row) = seen.current() else {
+        return FinishStep::Refused(TakeRefusal::Gone);
+    };
+    if row.state == RequestState::Cancelled {
+        return FinishStep::Refused(TakeRefusal::Cancelled);
+    }
+    if row.holder.as_ref() != Some(finish.holder) || row.delivery != Some(finish.delivery) {
+        return FinishStep::Refused(TakeRefusal::Held);
+    }
+    if let Some(result) = row.result.as_ref().filter(|result| result.outcome.is_final()) {
+        let same = result.outcome == finish.outcome && result.parts == finish.parts;
+        let held = FinishStep::Refused(TakeRefusal::Gone);
+        return if same { FinishStep::Recorded } else { held };
+    }
+    if seen.owes() {
+        return FinishStep::Settle;
+    }
+    let result =
+        RequestResult { outcome: finish.outcome, parts: finish.parts.to_vec(), at: seen.now_ms };
+    let row = RequestRow { result: Some(result), ..row.clone() };
+    FinishStep::Write(RecordWrite { row, expect: seen.expect() })
 }
 
 /// Who asks about a request.
@@ -302,7 +367,7 @@ pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
 pub enum SweepStep {
     /// Send what the row owes, then mark it.
     Notify,
-    /// A crash came between a cancelled row and the removal: read TASK's creation time once more;
+    /// A crash came between a cancelled or finished row and the removal: read TASK's creation time once more;
     /// unchanged, delete the request.
     Delete,
     /// Write the row, which notes that the request has left the queue.
@@ -326,6 +391,8 @@ pub fn sweep(record: &Record, seen: Seen<'_>) -> SweepStep {
     }
     match (stands, row.state) {
         (true, RequestState::Cancelled) => SweepStep::Delete,
+        // Its holder crashed between the result and the ack.
+        (true, RequestState::Taken) if row.is_finished() => SweepStep::Delete,
         (false, _) if row.gone == 0 => {
             let row = RequestRow { gone: seen.now_ms.max(1), ..row.clone() };
             let expect = Expect::Revision(record.revision);

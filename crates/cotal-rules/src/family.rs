@@ -104,8 +104,8 @@ impl Ledger {
     /// Records what one request verified.
     pub fn verified(&mut self, results: &[Eviction]) {
         for holder in &mut self.holders {
-            let proof = results.iter().find(|result| result.principal == holder.principal);
-            holder.gone |= proof.is_some_and(|result| result.verified_gone);
+            let proven = |result: &Eviction| result.proves_gone(&holder.principal) == Ok(true);
+            holder.gone |= results.iter().any(proven);
         }
     }
 

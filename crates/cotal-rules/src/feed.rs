@@ -33,6 +33,12 @@ pub enum Change {
 }
 
 impl Picture {
+    /// Whether nobody was taken in.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Takes in one connection. `is_agent` says that it is an agent's, which is shown also while it
     /// reads nothing.
     pub fn connected(

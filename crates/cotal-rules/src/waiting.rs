@@ -50,6 +50,14 @@ pub fn retry_delay_ms(attempt: u64) -> i64 {
     }
 }
 
+/// How long a parked entry that is due at `next_at` still waits, in milliseconds. A row says so by the
+/// clock of its time; a clock that was set back since must not make it wait for longer than the delay
+/// it was given.
+#[must_use]
+pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
+    next_at.saturating_sub(now_ms).clamp(0, retry_delay_ms(attempts))
+}
+
 /// What becomes of a parked entry whose retry failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {

@@ -6,7 +6,7 @@
 //! and only a renewal that was proved against the broker ends that state.
 
 /// How long the broker may be away, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Windows {
     /// Less the process's own stalls.
     pub window_ms: i64,
@@ -27,23 +27,24 @@ impl Windows {
     }
 }
 
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The resident connection dropped.
-    Disconnected,
-    /// It is back.
-    Connected,
-    /// The broker said that the credential has expired.
-    Expired,
-    /// A renewed credential was proved against the broker and adopted.
-    Renewed,
-    /// A regular look, due every [`Watchdog::tick_ms`].
-    Tick,
+/// How the resident connection and its credential stand. Levels and counts, never events: whoever
+/// looks late, or only once, misses nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// The connection is usable.
+    pub connected: bool,
+    /// How often it dropped so far.
+    pub drops: u64,
+    /// How often the broker said that its credential has expired.
+    pub expiries: u64,
+    /// How often a renewed credential was proved against the broker and adopted.
+    pub renewals: u64,
+    /// What a redial would present has expired, by this host's clock.
+    pub is_past_expiry: bool,
 }
 
 /// What the shell does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Say at once that the credential has expired.
     AwaitRenewal,
@@ -55,7 +56,7 @@ pub enum Verdict {
     NotRenewed,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Away {
     since: i64,
     stalled: i64,
@@ -63,41 +64,53 @@ struct Away {
 
 /// The state. Times are milliseconds of a clock that never jumps and that runs on while the process
 /// is stopped.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Watchdog {
     windows: Windows,
+    seen: Link,
     away: Option<Away>,
     expired_at: Option<i64>,
     last_look: i64,
 }
 
 impl Watchdog {
-    /// A watchdog over a connection that is up.
+    /// A watchdog over a connection that was made just now.
     #[must_use]
     pub fn new(windows: Windows, now: i64) -> Self {
-        Self { windows, away: None, expired_at: None, last_look: now }
+        let seen = Link { connected: true, ..Link::default() };
+        Self { windows, seen, away: None, expired_at: None, last_look: now }
     }
 
-    /// How often a [`Event::Tick`] is due: often enough that a stall is told from a short window.
+    /// How often [`Self::look`] is due at least: often enough that a stall is told from a short
+    /// window.
     #[must_use]
     pub fn tick_ms(&self) -> i64 {
         (self.windows.window_ms / 20).clamp(10, 250)
     }
 
-    /// Takes an event.
-    pub fn on(&mut self, event: Event, now: i64) -> Option<Verdict> {
+    /// Looks at the link as it stands now.
+    pub fn look(&mut self, link: Link, now: i64) -> Option<Verdict> {
         self.meter(now);
-        match event {
-            Event::Disconnected if self.away.is_none() => {
-                self.away = Some(Away { since: now, stalled: 0 });
-            }
-            Event::Connected => self.away = None,
-            Event::Expired if self.expired_at.is_none() => {
-                self.expired_at = Some(now);
-                return Some(Verdict::AwaitRenewal);
-            }
-            Event::Renewed => self.renewed(now),
-            Event::Disconnected | Event::Expired | Event::Tick => {}
+        let seen = std::mem::replace(&mut self.seen, link);
+        let came_back = link.drops > seen.drops;
+        match self.away {
+            _ if link.connected => self.away = None,
+            Some(_) if !came_back => {}
+            _ => self.away = Some(Away { since: now, stalled: 0 }),
+        }
+        let was_expired = self.expired_at.is_some();
+        if link.expiries > seen.expiries {
+            self.expired_at.get_or_insert(now);
+        }
+        if link.renewals > seen.renewals {
+            self.renewed(now);
+        }
+        // The broker cannot say it while it is away, and it takes no redial afterwards.
+        if !link.connected && link.is_past_expiry {
+            self.expired_at.get_or_insert(now);
+        }
+        if self.expired_at.is_some() && !was_expired {
+            return Some(Verdict::AwaitRenewal);
         }
         self.judge(now)
     }
@@ -112,8 +125,8 @@ impl Watchdog {
         }
     }
 
-    /// What passed since the last look, beyond what a tick takes, is time in which this process did
-    /// not run. Every event is a look, so an event that waited behind a stall is not blamed.
+    /// What passed since the last look, beyond what two regular ones are apart, is time in which this process did
+    /// not run. A change is a look too, so what waited behind a stall is not blamed.
     fn meter(&mut self, now: i64) {
         let stalled = (now - self.last_look - 2 * self.tick_ms()).max(0);
         self.last_look = now;
@@ -149,11 +162,15 @@ mod tests {
         Windows::new(None, None)
     }
 
-    /// Ticks regularly from `from` until a verdict, at most to `until`.
-    fn ticks(dog: &mut Watchdog, from: i64, until: i64) -> Option<(Verdict, i64)> {
+    const UP: Link =
+        Link { connected: true, drops: 0, expiries: 0, renewals: 0, is_past_expiry: false };
+    const DOWN: Link = Link { connected: false, drops: 1, ..UP };
+
+    /// Looks regularly from `from` until a verdict, at most to `until`.
+    fn looks(dog: &mut Watchdog, link: Link, from: i64, until: i64) -> Option<(Verdict, i64)> {
         let mut now = from;
         while now <= until {
-            if let Some(verdict) = dog.on(Event::Tick, now) {
+            if let Some(verdict) = dog.look(link, now) {
                 return Some((verdict, now));
             }
             now += dog.tick_ms();
@@ -172,50 +189,61 @@ mod tests {
     #[test]
     fn lif_3_a_broker_that_is_away_for_the_window_is_given_up() {
         let mut dog = Watchdog::new(windows(), 0);
-        assert_eq!(ticks(&mut dog, 0, 100_000), None, "connected: never");
+        assert_eq!(looks(&mut dog, UP, 0, 100_000), None, "connected: never");
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Disconnected, 100);
-        let (verdict, at) = ticks(&mut dog, 200, 100_000).unwrap();
+        dog.look(DOWN, 100);
+        let (verdict, at) = looks(&mut dog, DOWN, 200, 100_000).unwrap();
         assert_eq!(verdict, Verdict::Unreachable);
         assert!((15_100..15_500).contains(&at), "{at}");
     }
 
     #[test]
-    fn lif_3_a_reconnect_stops_the_clock() {
+    fn lif_3_a_broker_that_was_gone_before_the_first_look_is_given_up_as_well() {
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Disconnected, 0);
-        assert_eq!(ticks(&mut dog, 0, 14_000), None);
-        dog.on(Event::Connected, 14_100);
-        dog.on(Event::Disconnected, 14_200);
-        assert_eq!(ticks(&mut dog, 14_200, 28_000), None);
+        let (verdict, at) = looks(&mut dog, DOWN, 0, 100_000).unwrap();
+        assert_eq!(verdict, Verdict::Unreachable);
+        assert!((15_000..15_500).contains(&at), "{at}");
+    }
+
+    #[test]
+    fn lif_3_a_reconnect_stops_the_clock_also_one_that_no_look_saw() {
+        let mut dog = Watchdog::new(windows(), 0);
+        dog.look(DOWN, 0);
+        assert_eq!(looks(&mut dog, DOWN, 0, 14_000), None);
+        dog.look(Link { drops: 1, ..UP }, 14_100);
+        let again = Link { drops: 2, ..DOWN };
+        assert_eq!(looks(&mut dog, again, 14_200, 28_000), None);
+        let once_more = Link { drops: 3, ..DOWN };
+        assert_eq!(looks(&mut dog, once_more, 28_200, 42_000), None, "it was back in between");
     }
 
     #[test]
     fn lif_3_time_in_which_this_process_was_stopped_is_not_the_brokers() {
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Disconnected, 0);
-        assert_eq!(ticks(&mut dog, 0, 1_000), None);
-        assert_eq!(dog.on(Event::Tick, 40_000), None, "stopped for 39 s");
-        assert_eq!(dog.on(Event::Connected, 40_100), None);
+        dog.look(DOWN, 0);
+        assert_eq!(looks(&mut dog, DOWN, 0, 1_000), None);
+        assert_eq!(dog.look(DOWN, 40_000), None, "stopped for 39 s");
+        assert_eq!(dog.look(Link { drops: 1, ..UP }, 40_100), None);
     }
 
     #[test]
     fn lif_4_past_the_backstop_no_stall_helps() {
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Disconnected, 0);
-        dog.on(Event::Tick, 250);
-        assert_eq!(dog.on(Event::Tick, 60_000), Some(Verdict::PastBackstop));
+        dog.look(DOWN, 0);
+        dog.look(DOWN, 250);
+        assert_eq!(dog.look(DOWN, 60_000), Some(Verdict::PastBackstop));
     }
 
     #[test]
     fn crd_6_an_expiry_is_told_once_and_a_reconnect_alone_does_not_clear_it() {
         let mut dog = Watchdog::new(windows(), 0);
-        assert_eq!(dog.on(Event::Expired, 0), Some(Verdict::AwaitRenewal));
-        assert_eq!(dog.on(Event::Expired, 1), None);
-        dog.on(Event::Disconnected, 2);
-        assert_eq!(ticks(&mut dog, 3, 30_000), None, "it is no broker disconnect");
-        dog.on(Event::Connected, 30_000);
-        let (verdict, at) = ticks(&mut dog, 30_001, 100_000).unwrap();
+        let expired = Link { expiries: 1, ..UP };
+        assert_eq!(dog.look(expired, 0), Some(Verdict::AwaitRenewal));
+        assert_eq!(dog.look(expired, 1), None);
+        let down = Link { expiries: 1, ..DOWN };
+        assert_eq!(looks(&mut dog, down, 3, 30_000), None, "it is no broker disconnect");
+        let back = Link { expiries: 1, drops: 1, ..UP };
+        let (verdict, at) = looks(&mut dog, back, 30_001, 100_000).unwrap();
         assert_eq!(verdict, Verdict::NotRenewed);
         assert!((60_000..60_500).contains(&at));
     }
@@ -223,21 +251,42 @@ mod tests {
     #[test]
     fn crd_6_a_proved_renewal_clears_it() {
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Expired, 0);
-        dog.on(Event::Renewed, 10_000);
-        assert_eq!(ticks(&mut dog, 10_000, 100_000), None);
+        dog.look(Link { expiries: 1, ..UP }, 0);
+        let renewed = Link { expiries: 1, renewals: 1, ..UP };
+        assert_eq!(looks(&mut dog, renewed, 10_000, 100_000), None);
     }
 
     #[test]
     fn crd_6_a_late_renewal_finds_a_broker_that_was_never_blamed() {
         let mut dog = Watchdog::new(windows(), 0);
-        dog.on(Event::Expired, 0);
-        dog.on(Event::Disconnected, 1);
-        assert_eq!(ticks(&mut dog, 2, 40_000), None);
-        assert_eq!(dog.on(Event::Renewed, 40_000), None, "it was away for the expiry's sake");
-        let (verdict, at) = ticks(&mut dog, 40_001, 100_000).unwrap();
+        let down = Link { expiries: 1, ..DOWN };
+        dog.look(down, 0);
+        assert_eq!(looks(&mut dog, down, 2, 40_000), None);
+        let renewed = Link { renewals: 1, ..down };
+        assert_eq!(dog.look(renewed, 40_000), None, "it was away for the expiry's sake");
+        let (verdict, at) = looks(&mut dog, renewed, 40_001, 100_000).unwrap();
         assert_eq!(verdict, Verdict::Unreachable);
         assert!((55_000..55_500).contains(&at), "{at}");
+    }
+
+    /// The broker restarts, and the credential's end comes before it is back.
+    #[test]
+    fn crd_6_an_expiry_while_the_connection_is_away_is_an_expiry_and_has_the_backstop() {
+        let mut dog = Watchdog::new(windows(), 0);
+        assert_eq!(looks(&mut dog, DOWN, 0, 5_000), None);
+        let past = Link { is_past_expiry: true, ..DOWN };
+        assert_eq!(dog.look(past, 5_100), Some(Verdict::AwaitRenewal));
+        let (verdict, at) = looks(&mut dog, past, 5_200, 100_000).unwrap();
+        assert_eq!(verdict, Verdict::NotRenewed);
+        assert!((65_100..65_500).contains(&at), "{at}");
+    }
+
+    /// A clock that runs ahead of the broker's says nothing while the broker is content.
+    #[test]
+    fn crd_6_the_own_clock_says_nothing_while_the_connection_stands() {
+        let mut dog = Watchdog::new(windows(), 0);
+        let past = Link { is_past_expiry: true, ..UP };
+        assert_eq!(looks(&mut dog, past, 0, 100_000), None);
     }
 
     proptest! {
@@ -246,11 +295,11 @@ mod tests {
             gaps in prop::collection::vec(1_i64..400, 1..400),
         ) {
             let mut dog = Watchdog::new(windows(), 0);
-            dog.on(Event::Disconnected, 0);
+            dog.look(DOWN, 0);
             let mut now = 0;
             for gap in gaps {
                 now += gap;
-                match dog.on(Event::Tick, now) {
+                match dog.look(DOWN, now) {
                     Some(_) => { prop_assert!(now >= 15_000); break; }
                     None => prop_assert!(now < 15_000 + 400),
                 }

@@ -1,6 +1,6 @@
 //! The daemon as a process of its own: the real `cotal` binary, with real signals.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -46,12 +46,43 @@ impl DaemonProcess {
         server: &str,
         env: &[(&str, &str)],
     ) -> Self {
-        let mut child = Command::new(binary.into())
+        let mut command = Command::new(binary.into());
+        command
             .args(["deliver", "--space", mesh.space().as_str(), "--root"])
             .arg(mesh.dir())
             .args(["--server", server])
             .envs(env.iter().copied())
-            .env("XDG_CONFIG_HOME", mesh.dir().join("config"))
+            .env("XDG_CONFIG_HOME", mesh.dir().join("config"));
+        Self::spawn(command)
+    }
+
+    /// Starts `cotal deliver --spaces`: a host of the spaces of `manifest`, on the root `dir`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn host(
+        binary: impl Into<PathBuf>,
+        dir: &Path,
+        manifest: &Path,
+        server: &str,
+        more: &[&str],
+    ) -> Self {
+        let mut command = Command::new(binary.into());
+        command
+            .args(["deliver", "--spaces"])
+            .arg(manifest)
+            .arg("--root")
+            .arg(dir)
+            .args(["--server", server])
+            .args(more)
+            .env_remove("COTAL_SPACE")
+            .env("XDG_CONFIG_HOME", dir.join("config"));
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

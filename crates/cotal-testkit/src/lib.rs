@@ -13,11 +13,12 @@ mod proxy;
 mod supervisor;
 mod wait;
 
+pub use cotal_manager::clock::unix_millis;
 pub use daemon::DaemonProcess;
 pub use god::{God, with_member};
 pub use logs::{init_logs, logged};
 pub use mesh::{Mesh, MeshOptions, broker_binary, serving};
-pub use peer::Peer;
+pub use peer::{Peer, ask};
 pub use proxy::Proxy;
 pub use supervisor::Supervisor;
 pub use wait::eventually;

@@ -8,14 +8,14 @@ use cotal_delivery::{Lane, LaneOptions, Stage};
 use cotal_manager::launch::BrokerLaunch;
 use cotal_manager::{
     AgentName, Agents, Authority, BrokerAddress, NewAgent, Office, Shape, clock,
-    ensure_daemon_credentials, provision_space,
+    ensure_daemon_credentials, provision_endpoint, provision_space,
 };
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_trust::{UserKey, mint_profile};
 use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
-use cotal_wire::{Channel, ChannelPattern, Role, Space};
+use cotal_wire::{Channel, ChannelPattern, EndpointName, Role, Space};
 use cotal_workspace::{
     Durability, FileStore, MeshFile, Root, Secret, SecretKey, SecretKind, SecretStore as _,
 };
@@ -236,6 +236,16 @@ impl Mesh {
         let key = SecretKey::new(self.space(), kind);
         let store = FileStore::new(self.root.clone());
         store.get(&key).expect("the store").expect("the credential").expose().to_owned()
+    }
+
+    /// Provisions a workflow endpoint, as `cotal timer creds` does, and gives its credential's text.
+    ///
+    /// # Panics
+    /// When it cannot be provisioned.
+    pub async fn add_endpoint(&self, name: &str) -> String {
+        let name = EndpointName::parse(name).expect("an endpoint");
+        let made = provision_endpoint(&self.authority(), &self.address(), &name, 600).await;
+        made.expect("an endpoint").expose().to_owned()
     }
 
     /// Provisions an agent and connects it as a bare protocol client.

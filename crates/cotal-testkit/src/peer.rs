@@ -274,7 +274,10 @@ fn nonce() -> String {
 }
 
 /// Asks on `subject` and waits for one reply below it, as any client of the rails does.
-pub(crate) async fn ask(
+///
+/// # Errors
+/// What the broker says, or a timeout.
+pub async fn ask(
     connection: &Connection,
     subject: String,
     body: Bytes,

@@ -15,13 +15,15 @@ mod claims;
 mod error;
 mod jwt;
 mod profile;
+mod retained;
 mod trust;
 mod user;
 mod verify;
 
 pub use account::{AccountKeys, SpaceAccount};
 pub use error::{MintError, TrustError};
-pub use profile::{mint_named, mint_of_rotation, mint_profile, mint_system_profile};
+pub use profile::{mint_named, mint_of_rotation, mint_one_use, mint_profile, mint_system_profile};
+pub use retained::{retain_system, retained_system};
 pub use trust::Trust;
 pub use user::{CONNECT_HEADROOM, Minted, UserKey, UserSpec, check_connect_line, mint_user};
 pub use verify::{UnfitError, read_creds};

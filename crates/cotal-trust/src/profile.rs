@@ -60,7 +60,22 @@ pub fn mint_system_profile(
     space: Option<&Space>,
     issued_at: i64,
 ) -> Result<Minted, MintError> {
-    mint_system(system, key, profile, space, issued_at, None)
+    mint_system(system, key, profile, space, (issued_at, profile.lifetime()), None)
+}
+
+/// The same for one use: the user expires after `life` seconds.
+///
+/// # Errors
+/// As [`mint_user`].
+pub fn mint_one_use(
+    system: &AccountKeys,
+    key: &UserKey,
+    profile: &SystemProfile,
+    space: &Space,
+    issued_at: i64,
+    life: i64,
+) -> Result<Minted, MintError> {
+    mint_system(system, key, profile, Some(space), (issued_at, life), None)
 }
 
 /// The same for one of a pair that is rotated together: both carry the tag `rotation:<id>`, so that a
@@ -76,7 +91,8 @@ pub fn mint_of_rotation(
     issued_at: i64,
     rotation: &str,
 ) -> Result<Minted, MintError> {
-    mint_system(system, key, profile, Some(space), issued_at, Some(rotation))
+    let life = profile.lifetime();
+    mint_system(system, key, profile, Some(space), (issued_at, life), Some(rotation))
 }
 
 fn mint_system(
@@ -84,7 +100,7 @@ fn mint_system(
     key: &UserKey,
     profile: &SystemProfile,
     space: Option<&Space>,
-    issued_at: i64,
+    (issued_at, life): (i64, i64),
     rotation: Option<&str>,
 ) -> Result<Minted, MintError> {
     let conn = key.conn_id()?;
@@ -97,7 +113,7 @@ fn mint_system(
         tags,
         permissions: profile.permissions(&conn),
         issued_at,
-        expires_at: Some(issued_at + profile.lifetime()),
+        expires_at: Some(issued_at + life),
     };
     mint_user(system, &spec)
 }

@@ -22,7 +22,7 @@ use crate::error::TrustError;
 use crate::jwt::{Envelope, sign};
 
 const OPERATOR_NAME: &str = "cotal";
-const SYSTEM_NAME: &str = "SYS";
+pub(crate) const SYSTEM_NAME: &str = "SYS";
 
 /// The signing keys of a root.
 pub struct Trust {
@@ -36,8 +36,8 @@ pub struct Trust {
 /// `auth/system.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct SystemFile {
-    seed: String,
+pub(crate) struct SystemFile {
+    pub(crate) seed: String,
     issued_at: i64,
 }
 
@@ -150,6 +150,14 @@ impl Trust {
             return Err(malformed(&path)(format!("it is the account of space {}", file.space)));
         }
         self.account(&path, file).map(Some)
+    }
+
+    /// How many spaces have an account.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn spaces(&self) -> Result<usize, TrustError> {
+        Ok(account_files(&self.root)?.len())
     }
 
     /// Every space's account, by name.
@@ -291,12 +299,15 @@ fn encode<T: Serialize>(file: &T) -> Result<String, TrustError> {
 }
 
 /// The parser's message could quote the file, so only the place of the fault is told.
-fn decode<T: for<'de> Deserialize<'de>>(path: &Path, text: &str) -> Result<T, TrustError> {
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    text: &str,
+) -> Result<T, TrustError> {
     serde_json::from_str(text)
         .map_err(|e| malformed(path)(format!("line {}, column {}", e.line(), e.column())))
 }
 
-fn malformed(path: &Path) -> impl FnOnce(String) -> TrustError {
+pub(crate) fn malformed(path: &Path) -> impl FnOnce(String) -> TrustError {
     let path = path.to_owned();
     move |problem| TrustError::Malformed { path, problem }
 }

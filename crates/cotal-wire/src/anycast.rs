@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::envelope::Part;
 use crate::ids::{Principal, Role};
-use crate::rows::RequestRow;
+use crate::rows::{Outcome, RequestRow};
 
 /// A stream's creation time, as an instant truncated to milliseconds: what tells one incarnation of
 /// TASK, which reuses sequences, from another.
@@ -37,6 +38,30 @@ pub struct TakeArgs {
     pub stream_created: String,
     /// Which delivery of the request the holder has, from 1.
     pub delivery: u64,
+}
+
+/// Arguments of `result`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResultArgs {
+    /// The request's sequence on TASK.
+    pub seq: u64,
+    /// TASK's creation time as it was taken under, RFC 3339.
+    pub stream_created: String,
+    /// Which delivery of the request was taken.
+    pub delivery: u64,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What its sender is to read; at most [`MAX_RESULT`](crate::limits::MAX_RESULT) bytes.
+    #[serde(default)]
+    pub parts: Vec<Part>,
+}
+
+/// Result of `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Always; a refusal is none of these.
+    pub recorded: bool,
 }
 
 /// Arguments of `anycastStatus` and `anycastCancel`.
@@ -111,6 +136,7 @@ pub struct PageArgs {
 /// Where a listed request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Standing {
     /// Nobody has it yet.
     Queued,
@@ -120,6 +146,8 @@ pub enum Standing {
     Done,
     /// Its sender took it back.
     Cancelled,
+    /// Its holder could not do it.
+    Failed,
 }
 
 /// A role request in a listing.

@@ -117,6 +117,12 @@ pub mod op {
     pub const ANYCAST_CANCEL: &str = "anycastCancel";
     /// The role requests of the caller (an addition of this project, see `docs/wire.md`).
     pub const ANYCAST_LIST: &str = "anycastList";
+    /// What the caller's store evicted before it was read (an addition of this project).
+    pub const MISSED_POSTS: &str = "missedPosts";
+    /// Whether a post of the caller is stored (an addition of this project).
+    pub const FIND_POST: &str = "findPost";
+    /// Record what came of a role request that the caller holds (an addition of this project).
+    pub const RESULT: &str = "result";
     /// Record that the caller takes a role request.
     pub const TAKE: &str = "take";
     /// Which secret store the daemon reads.
@@ -290,6 +296,26 @@ pub struct Eviction {
     /// What kept it from being verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+impl Eviction {
+    /// Whether it proves that `principal` is gone: a complete scan of *its* connections saw none.
+    ///
+    /// # Errors
+    /// When it speaks of another principal, or contradicts itself; such an answer proves nothing.
+    pub fn proves_gone(&self, principal: &Principal) -> Result<bool, String> {
+        if self.principal != *principal {
+            return Err(format!("it tells of {} instead of {principal}", self.principal));
+        }
+        if self.verified_gone && !(self.remaining == 0 && self.scan_complete) {
+            return Err(format!(
+                "it calls {principal} gone after a scan that {} and saw {} connections",
+                if self.scan_complete { "was complete" } else { "was not complete" },
+                self.remaining
+            ));
+        }
+        Ok(self.verified_gone)
+    }
 }
 
 /// Result of `evictPrincipals`, in the order asked.
@@ -488,6 +514,9 @@ pub struct DeliveryStatus {
     /// What runs beside delivery and does not run now, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<Down>,
+    /// Stored sequences that their stream contradicted at the start, corrected to what can be true.
+    #[serde(default)]
+    pub corrected: u64,
     /// Unread copies lost to the store's cap, by member.
     pub missed: Vec<MissedCopies>,
     /// Posts that CHAT lost before they were routed.

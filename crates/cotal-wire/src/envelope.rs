@@ -52,7 +52,7 @@ pub struct From {
 }
 
 /// One part of a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Part {
     /// Text for a reader.
@@ -107,15 +107,23 @@ pub struct Message {
     pub context_id: Option<String>,
 }
 
+impl Part {
+    /// The text of the text parts, one a line.
+    #[must_use]
+    pub fn texts(parts: &[Self]) -> String {
+        let texts = parts.iter().filter_map(|part| match part {
+            Self::Text { text } => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
 impl Message {
     /// The text parts, one a line.
     #[must_use]
     pub fn text(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
-            Part::Text { text } => Some(text.as_str()),
-            _ => None,
-        });
-        texts.collect::<Vec<_>>().join("\n")
+        Part::texts(&self.parts)
     }
 }
 

@@ -14,6 +14,7 @@ mod json;
 pub mod limits;
 pub mod names;
 pub mod permissions;
+pub mod posts;
 pub mod profile;
 pub mod rows;
 pub mod streams;

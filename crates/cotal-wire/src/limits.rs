@@ -23,6 +23,8 @@ pub const UNROUTED_PER_SUBJECT: u64 = 32_768;
 pub const HISTORY: u8 = 8;
 /// Room that a post leaves for the entry wrapped around it, in bytes (`wire.md` §3).
 pub const ENTRY_HEADROOM: u64 = 16 * 1024;
+/// Largest result of a role request, in bytes of the JSON of its parts (`wire.md` §6).
+pub const MAX_RESULT: usize = 32 * 1024;
 /// Consumers allowed per stream; the broker's own default of 1,000 would cap a space.
 pub const MAX_CONSUMERS: i64 = 200_000;
 /// The CONNECT line that the broker is configured to accept, in bytes (`wire.md` §8).

@@ -524,6 +524,18 @@ pub fn parse_dead_key(key: &str) -> Option<u64> {
     key.strip_prefix("e.")?.parse().ok()
 }
 
+/// The key of a kept row in the dead bucket; `nonce` is known to nobody but the daemon.
+#[must_use]
+pub fn kept_key(nonce: &str) -> String {
+    format!("k.{nonce}")
+}
+
+/// Whether a key of the dead bucket is a kept row's.
+#[must_use]
+pub fn is_kept_key(key: &str) -> bool {
+    key.starts_with("k.")
+}
+
 /// `$SYS` subjects (`wire.md` §7).
 pub mod sys {
     /// The connection census of one account; every server answers.

@@ -56,6 +56,11 @@ pub enum SystemProfile {
     },
     /// Kicks connections, broker-wide.
     ConnectionEvictor,
+    /// Kicks connections of one server; one-shot, for a host's kick (EVC-5).
+    Kick {
+        /// The server's id.
+        server: String,
+    },
     /// Pushes account JWTs; one-shot.
     ClaimsPusher,
 }
@@ -115,6 +120,7 @@ impl SystemProfile {
         match self {
             Self::MembershipObserver { .. } => "membership-observer",
             Self::ConnectionEvictor => "connection-evictor",
+            Self::Kick { .. } => "kick",
             Self::ClaimsPusher => "claims-pusher",
         }
     }
@@ -125,6 +131,7 @@ impl SystemProfile {
         match self {
             Self::MembershipObserver { .. } | Self::ConnectionEvictor => 30 * 24 * HOUR,
             Self::ClaimsPusher => 5 * 60,
+            Self::Kick { .. } => 60,
         }
     }
 
@@ -140,6 +147,7 @@ impl SystemProfile {
                 sub.extend([sys::connects(account), sys::disconnects(account)]);
             }
             Self::ConnectionEvictor => publish.push(sys::kick("*")),
+            Self::Kick { server } => publish.push(sys::kick(server)),
             Self::ClaimsPusher => publish.push(SYS_CLAIMS_UPDATE.to_owned()),
         }
         Permissions { pub_allow: publish, sub_allow: sub, ..Permissions::default() }
@@ -310,6 +318,7 @@ impl<'a> Grant<'a> {
         self.api(&format!("DIRECT.GET.{chat}.>"));
         // To trim what is routed; a purge cannot be confined to a subject.
         self.api(&format!("STREAM.PURGE.{chat}"));
+        self.api(&format!("STREAM.MSG.GET.{chat}"));
         self.api(&format!("CONSUMER.INFO.{dlv}.*"));
         for stream in [&chat, &inbox, &dlv, &task, &ept_req, &space.ept_stream()] {
             self.stream_info(stream);

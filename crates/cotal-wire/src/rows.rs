@@ -9,9 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, ChannelPattern, any_covers};
+use crate::envelope::Part;
 use crate::ids::{Lifecycle, LifecycleUid, Principal, Role};
 use crate::json::object;
 use crate::limits::{MAX_ACL_PATTERNS, MAX_ROW};
+use crate::names::Bucket;
 
 /// Why a value is not a row of its bucket.
 #[derive(Debug, thiserror::Error)]
@@ -243,6 +245,13 @@ impl LeaseRow {
     pub fn parse(value: &[u8]) -> Result<Self, RowError> {
         strict(value)
     }
+
+    /// The holder's process on its own machine, where its incarnation names one:
+    /// `<connId>-<pid>-<start in ms>`.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.incarnation.rsplit('-').nth(1)?.parse().ok()
+    }
 }
 
 /// A heartbeat of the feed that is older than this, in milliseconds, says that the feed is stale.
@@ -332,9 +341,51 @@ pub struct RequestRow {
     /// When the request left the queue, Unix milliseconds; 0 while it is there.
     #[serde(default)]
     pub gone: i64,
+    /// What its holder said came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RequestResult>,
+}
+
+/// What came of a role request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It cannot be done; nobody tries it again.
+    Failed,
+    /// Its holder gave it back; some holder gets it again.
+    Returned,
+}
+
+impl Outcome {
+    /// Whether nobody works on the request any more.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != Self::Returned
+    }
+}
+
+/// What came of a role request, as its holder says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestResult {
+    /// Done, failed or given back.
+    pub outcome: Outcome,
+    /// What its sender is to read.
+    pub parts: Vec<Part>,
+    /// When, Unix milliseconds.
+    pub at: i64,
 }
 
 impl RequestRow {
+    /// Whether its holder has said that nobody need work on it any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.result.as_ref().is_some_and(|result| result.outcome.is_final())
+    }
+
     /// Reads the record found under `seq`.
     ///
     /// # Errors
@@ -409,6 +460,33 @@ impl DeadRow {
     #[must_use]
     pub fn member(&self) -> Lifecycle {
         Lifecycle::new(self.owner.clone(), self.lifecycle_uid)
+    }
+}
+
+/// The last valid row of another bucket, kept where no garbage reaches it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KeptRow {
+    bucket: String,
+    /// Its key there.
+    pub key: String,
+    /// Its revision there.
+    pub revision: u64,
+    /// Its value.
+    pub value: serde_json::Value,
+}
+
+impl KeptRow {
+    /// A row of `bucket`.
+    #[must_use]
+    pub fn new(bucket: Bucket, key: &str, revision: u64, value: serde_json::Value) -> Self {
+        Self { bucket: bucket.short().to_owned(), key: key.to_owned(), revision, value }
+    }
+
+    /// Whose row it is; `None` for a bucket that does not exist.
+    #[must_use]
+    pub fn bucket(&self) -> Option<Bucket> {
+        Bucket::ALL.into_iter().find(|bucket| bucket.short() == self.bucket)
     }
 }
 

@@ -8,17 +8,16 @@
 //!
 //! Invariant: a lock file is never removed, and its content means nothing.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::stdio::{dup2_stdin, stdin};
 
-use crate::files;
-use crate::lock::LockError;
+use crate::lock::{self, LockError};
 
 /// How a lock file of this module is named, whatever the component.
 const SUFFIX: &str = ".run.lock";
@@ -44,7 +43,7 @@ impl Identity {
     /// # Errors
     /// [`LockError::Runs`] when a process holds it alone, and whatever the system refuses.
     pub fn take(path: &Path, share: Share) -> Result<Self, LockError> {
-        let file = open(path)?;
+        let file = lock::open(path)?;
         let taken = match share {
             Share::Alone => file.try_lock(),
             Share::Together => file.try_lock_shared(),
@@ -138,20 +137,6 @@ fn runs(path: &Path) -> LockError {
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> LockError {
     let path = path.to_owned();
     move |source| LockError::Io { path, source }
-}
-
-/// A disk that takes no writes must not keep a process from being known: to be locked, a file that is
-/// there need not be writable.
-fn open(path: &Path) -> Result<File, LockError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let opened = match files::open_nofollow(&mut options, path) {
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            files::open_nofollow(OpenOptions::new().read(true), path)
-        }
-        opened => opened,
-    };
-    opened.map_err(failed(path))
 }
 
 #[cfg(test)]

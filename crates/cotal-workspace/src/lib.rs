@@ -6,7 +6,9 @@
 //!
 //! Nothing here reads the environment or prints; paths and instants are arguments.
 
+pub mod disk;
 pub mod files;
+pub mod host;
 pub mod identity;
 pub mod lock;
 pub mod log;
@@ -22,6 +24,7 @@ mod store;
 mod strict;
 
 pub use files::FileError;
+pub use host::{HostFile, HostLane};
 pub use identity::{Identity, Share};
 pub use lock::Reservation;
 pub use log::RotatingLog;
@@ -30,5 +33,10 @@ pub use mesh::{Durability, MeshFile, Mode};
 pub use record::{Component, PidFile, RecordState};
 pub use registry::{MeshEntry, MeshRegistry};
 pub use root::{Root, RootError, Segment, SegmentError};
-pub use secret::{Secret, SecretKey, SecretKind};
-pub use store::{FileStore, MemoryStore, SecretStore, StoreError, StoreIdentity};
+pub use secret::{
+    Secret, SecretKey, SecretKind, connection_evictor_creds_key, delivery_creds_key,
+    membership_observer_creds_key, membership_rw_creds_key,
+};
+pub use store::{
+    FileStore, MemoryStore, SecretStore, StoreError, StoreIdentity, workspace_secret_store,
+};

@@ -85,10 +85,29 @@ impl Reservation {
     pub fn try_acquire(path: &Path) -> Result<Self, LockError> {
         let mut file = open(path)?;
         match file.try_lock() {
-            Ok(()) => Self::claimed(file, path),
+            Ok(()) => Ok(Self::claimed(file)),
             Err(TryLockError::WouldBlock) => {
                 Err(LockError::Held { path: path.to_owned(), holder: holder(&mut file) })
             }
+            Err(TryLockError::Error(source)) => {
+                Err(LockError::Io { path: path.to_owned(), source })
+            }
+        }
+    }
+
+    /// Whether a process holds the reservation, and which, as far as it has said so. A look never
+    /// keeps anybody from taking it: where the file is free, it is let go within microseconds.
+    ///
+    /// # Errors
+    /// When the lock file cannot be opened or asked.
+    pub fn held(path: &Path) -> Result<Option<Option<u32>>, LockError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut file = open(path)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut file))),
             Err(TryLockError::Error(source)) => {
                 Err(LockError::Io { path: path.to_owned(), source })
             }
@@ -102,24 +121,31 @@ impl Reservation {
     pub fn wait(path: &Path) -> Result<Self, LockError> {
         let file = open(path)?;
         file.lock().map_err(|source| LockError::Io { path: path.to_owned(), source })?;
-        Self::claimed(file, path)
+        Ok(Self::claimed(file))
     }
 
-    fn claimed(mut file: File, path: &Path) -> Result<Self, LockError> {
-        let written = file
+    /// The number is for whoever is refused: on a full disk the lock holds without it.
+    fn claimed(mut file: File) -> Self {
+        let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(|source| LockError::Io { path: path.to_owned(), source })?;
-        Ok(Self { _file: file })
+        Self { _file: file }
     }
 }
 
-fn open(path: &Path) -> Result<File, LockError> {
+/// A disk that takes no writes must not keep a process from holding a lock: to be locked, a file that
+/// is there need not be writable.
+pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     let opened = std::fs::create_dir_all(files::parent(path)).and_then(|()| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        files::open_nofollow(&mut options, path)
+        match files::open_nofollow(&mut options, path) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                files::open_nofollow(OpenOptions::new().read(true), path)
+            }
+            opened => opened,
+        }
     });
     opened.map_err(|source| LockError::Io { path: path.to_owned(), source })
 }
@@ -142,7 +168,9 @@ mod tests {
         let refused = Reservation::try_acquire(&path).unwrap_err();
         let me = format!("process {}", std::process::id());
         assert!(refused.to_string().contains(&me), "{refused}");
+        assert_eq!(Reservation::held(&path).unwrap(), Some(Some(std::process::id())));
         drop(held);
+        assert_eq!(Reservation::held(&path).unwrap(), None);
         Reservation::try_acquire(&path).unwrap();
     }
 

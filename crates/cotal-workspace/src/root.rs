@@ -264,6 +264,24 @@ impl Root {
         self.dot_dir().join(format!("delivery.{segment}.stop.lock"))
     }
 
+    /// `host.json`: what the multi-space host of this root last said of its lanes.
+    #[must_use]
+    pub fn host_file(&self) -> PathBuf {
+        self.dot_dir().join("host.json")
+    }
+
+    /// `host.lock`: held for as long as a multi-space host runs on this root.
+    #[must_use]
+    pub fn host_lock(&self) -> PathBuf {
+        self.dot_dir().join("host.lock")
+    }
+
+    /// `host.log`.
+    #[must_use]
+    pub fn host_log(&self) -> PathBuf {
+        self.dot_dir().join("host.log")
+    }
+
     /// `manager.<seg>.pid`.
     #[must_use]
     pub fn manager_pid(&self, segment: &Segment) -> PathBuf {

@@ -77,6 +77,30 @@ impl SecretKey {
     }
 }
 
+/// The store key of a host's delivery credential.
+#[must_use]
+pub fn delivery_creds_key(space: &Space) -> SecretKey {
+    SecretKey::new(space, SecretKind::Delivery)
+}
+
+/// The store key of a host's membership writer.
+#[must_use]
+pub fn membership_rw_creds_key(space: &Space) -> SecretKey {
+    SecretKey::new(space, SecretKind::MembershipRw)
+}
+
+/// The store key of a host's account observer.
+#[must_use]
+pub fn membership_observer_creds_key(space: &Space) -> SecretKey {
+    SecretKey::new(space, SecretKind::MembershipObserver)
+}
+
+/// The store key of the connection evictor, where a space's daemon kicks itself.
+#[must_use]
+pub fn connection_evictor_creds_key(space: &Space) -> SecretKey {
+    SecretKey::new(space, SecretKind::ConnectionEvictor)
+}
+
 impl fmt::Display for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.space, self.kind.name())

@@ -1,6 +1,6 @@
 //! Where credentials are kept: under a root, or wherever an embedder keeps its secrets.
 //!
-//! The calls block; an async caller puts them on a blocking thread. A `put` is atomic: a reader
+//! The calls may block; an async caller makes them on a blocking thread. A `put` is atomic: a reader
 //! gets the old or the new secret, never a part.
 
 use std::collections::BTreeMap;
@@ -55,6 +55,23 @@ pub enum StoreIdentity {
 }
 
 /// A place that keeps credentials.
+///
+/// The calls may block; whoever is asynchronous makes them on a thread for that. What they are made for:
+///
+/// | key | needed by | without it |
+/// |---|---|---|
+/// | [`SecretKind::Delivery`] | a delivery lane, at its start and at each renewal | the lane does not start |
+/// | [`SecretKind::MembershipObserver`] | a lane, to see which connections an agent has | the lane does not start |
+/// | [`SecretKind::ConnectionEvictor`] | a lane, to end an agent's connections | evictions are `unavailable` |
+/// | [`SecretKind::MembershipRw`] | the writer of the membership feed | no feed |
+/// | [`SecretKind::Agent`] | the manager, which gives an agent its credential | none is kept |
+///
+/// The delivery credential lives 24 h. Its owner, which is `cotal_manager::Manager` where it runs on the same
+/// store, signs the same key anew past half of its life, and puts it under the same key; the lane reads it at 75 %
+/// of the life it holds, or when it is told to (`reloadCreds`). An embedder without a manager does the same by
+/// itself: the same nkey, a later expiry, one atomic `put`. A lane whose credential expired waits for a renewal as
+/// long as for a broker that is gone, then it ends. Observer and evictor are pinned to the same account and rotated
+/// together, with one `rotation` tag; a pair of two rotations is refused.
 pub trait SecretStore: Send + Sync {
     /// The secret under `key`, if there is one.
     ///
@@ -82,6 +99,12 @@ pub trait SecretStore: Send + Sync {
 #[derive(Debug, Clone)]
 pub struct FileStore {
     root: Root,
+}
+
+/// The store of a workspace root, which every process of that root reads.
+#[must_use]
+pub fn workspace_secret_store(root: &Root) -> FileStore {
+    FileStore::new(root.clone())
 }
 
 impl FileStore {

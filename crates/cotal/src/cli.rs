@@ -31,6 +31,10 @@ pub enum Command {
     Down(commands::down::Args),
     /// Run the delivery daemon of a space.
     Deliver(commands::deliver::Args),
+    /// Provision the root of a delivery host, such as a standby.
+    Host(commands::host::Args),
+    /// Mint one credential that a delivery host runs on.
+    Mint(commands::mint::Args),
     /// Run the manager of a space: it renews what the daemon runs on.
     Manage(commands::manage::Args),
     /// Show what runs, who is there and what was missed.

@@ -89,6 +89,17 @@ impl Context {
         found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
     }
 
+    /// What `--root` names.
+    pub fn root_flag(&self) -> Option<&Path> {
+        self.root_flag.as_deref()
+    }
+
+    /// The nearest root at or above the working directory, whatever `--root` names.
+    pub fn root_here(&self) -> anyhow::Result<Root> {
+        let found = Root::find(working_directory()?);
+        found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
+    }
+
     /// The root that `up` serves: an existing one, else `--root` or the working directory.
     pub fn root_or_init(&self) -> anyhow::Result<Root> {
         if let Some(dir) = &self.root_flag {

@@ -4,9 +4,9 @@ use clap::CommandFactory as _;
 
 use crate::cli::{Cli, Command};
 use crate::commands::{
-    agent, ask, channel, completions, dead, deliver, dm, doctor, down, inbox, join, leave, manage,
-    members, pending, post, redeliver, request, requests, serve, service, space, status, timer, up,
-    who,
+    agent, ask, channel, completions, dead, deliver, dm, doctor, down, host, inbox, join, leave,
+    manage, members, mint, pending, post, redeliver, request, requests, serve, service, space,
+    status, timer, up, who,
 };
 use crate::context::Context;
 use crate::exit::Exit;
@@ -17,6 +17,8 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Up(args) => Box::pin(up::run(args, ctx)).await,
         Command::Down(args) => Box::pin(down::run(args, ctx)).await,
         Command::Deliver(args) => Box::pin(deliver::run(args, ctx)).await,
+        Command::Host(args) => Box::pin(host::run(args, ctx)).await,
+        Command::Mint(args) => Box::pin(mint::run(args, ctx)).await,
         Command::Manage(args) => Box::pin(manage::run(args, ctx)).await,
         Command::Status(args) => Box::pin(status::run(args, ctx)).await,
         Command::Doctor(args) => Box::pin(doctor::run(args, ctx)).await,

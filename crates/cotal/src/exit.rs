@@ -10,9 +10,10 @@ use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
 use cotal_workspace::RootError;
 use cotal_workspace::lock::LockError;
+use cotal_workspace::manifest::ManifestError;
 
 /// How the process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
@@ -122,6 +123,11 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(LockError::Held { .. } | LockError::Runs { .. }) = cause.downcast_ref() {
         return Some(Exit::Conflict);
     }
+    match cause.downcast_ref() {
+        Some(ManifestError::Malformed { .. }) => return Some(Exit::Usage),
+        Some(ManifestError::Absent(_)) => return Some(Exit::Absent),
+        _ => {}
+    }
     if let Some(RootError::NotFound(_) | RootError::NotARoot(_)) = cause.downcast_ref() {
         return Some(Exit::Absent);
     }
@@ -160,7 +166,8 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }
-        ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
+        ManagerError::TrustLost { .. }
+        | ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
             Some(Exit::Absent)
         }
         ManagerError::Start(error) => match **error {

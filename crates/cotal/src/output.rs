@@ -117,6 +117,12 @@ pub fn plain(text: &str) -> String {
     text.chars().map(harmless).collect()
 }
 
+/// The same, with its lines kept apart: for an answer that is as long as its author made it.
+pub fn plain_lines(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(plain).collect();
+    lines.join("\n")
+}
+
 /// How long ago an instant (Unix milliseconds) was, in its largest unit.
 pub fn age(since_ms: i64) -> String {
     let seconds = (cotal_manager::clock::unix_millis() - since_ms).max(0) / 1_000;

@@ -1,6 +1,7 @@
 //! The cases.
 
 pub(crate) mod fanout;
+pub(crate) mod feed;
 pub(crate) mod growth;
 pub(crate) mod latency;
 pub(crate) mod start;

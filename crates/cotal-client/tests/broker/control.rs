@@ -9,7 +9,7 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::profile::Profile;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{QUIET, SOON, endpoint, notice, options, sender, stopped};
+use crate::support::{QUIET, SOON, notice, options, sender, stopped};
 
 /// A rail that hears requests and answers none.
 async fn silent_rail(mesh: &Mesh) -> (Subscription, Subscription) {
@@ -45,7 +45,7 @@ async fn adm_3_pending_requests_reject_when_the_connection_closes_and_are_not_re
     let creds = mesh.add_agent("bob", &[], &[], None).await;
     let (mut control, _probe) = silent_rail(&mesh).await;
     let proxy = Proxy::to(&mesh.host_port()).await;
-    let bob = Endpoint::connect(options(&proxy.url(), &creds)).await.unwrap();
+    let bob = Endpoint::connect(options(&proxy.url(), &creds).send_only()).await.unwrap();
     let (pending, probing) = (bob.clone(), bob.clone());
     let pending = tokio::spawn(async move { pending.memberships().await });
     let probing = tokio::spawn(async move { probing.liveness().await });
@@ -69,7 +69,7 @@ async fn adm_3_pending_requests_reject_when_the_endpoint_stops() {
     let mesh = Mesh::start().await;
     let creds = mesh.add_agent("bob", &[], &[], None).await;
     let (mut control, _probe) = silent_rail(&mesh).await;
-    let bob = endpoint(&mesh, &creds).await;
+    let bob = sender(&mesh, &creds).await;
     let pending = bob.clone();
     let pending = tokio::spawn(async move { pending.memberships().await });
     timeout(SOON, control.next()).await.unwrap().expect("the request");

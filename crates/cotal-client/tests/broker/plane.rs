@@ -120,3 +120,23 @@ async fn mem_7_and_mem_8_a_window_that_retention_cut_is_no_durable_join() {
     assert!(said.contains("joined live with the durable backstop unestablished"), "{said}");
     stopped(daemon).await;
 }
+
+/// Notices need not go to the log: a task of its own reads them beside the one that reads messages.
+#[tokio::test]
+async fn notices_are_read_beside_messages() {
+    let mesh = Mesh::start().await;
+    let (alice, bob) = (
+        mesh.add_agent("alice", &[], &[], None).await,
+        mesh.add_agent("bob", &[], &[], None).await,
+    );
+    let bob = endpoint(&mesh, &bob).await;
+    let reader = bob.clone();
+    let reading = tokio::spawn(async move { reader.next_message().await.expect("a message") });
+    let told = tokio::time::timeout(crate::support::SOON, bob.next_notice()).await;
+    let told = told.expect("a notice in time").expect("an open endpoint");
+    assert!(matches!(told, Notice::NoReadyLease { .. }), "{told}");
+    sender(&mesh, &alice).await.dm(bob.principal(), "hello").await.unwrap();
+    assert_eq!(reading.await.unwrap().text(), "hello");
+    bob.close().await;
+    assert_eq!(bob.next_notice().await, None);
+}

@@ -4,22 +4,25 @@
 //! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
 //! kick and for nothing else.
 
+pub(crate) mod kick_authority;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, Message, NatsError, TlsMode};
+use cotal_nats::{ConnectOptions, Connection, CredsSource, Message, NatsError, TlsMode};
 use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::names::{SYS_PING, sys};
 use cotal_wire::{Principal, Role, Space};
-use cotal_workspace::{SecretKind, SecretStore};
+use cotal_workspace::{Secret, SecretKind, SecretStore};
 use serde::Deserialize;
 use serde_json::json;
 use tracing::{info, warn};
 
 use crate::credentials::{self, CredentialError};
 use crate::lane::options::LaneOptions;
+use kick_authority::{KickAuthority, Kicks};
 
 /// How long servers may take to answer one question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -43,6 +46,15 @@ pub(crate) enum ScanError {
     Credential(#[from] CredentialError),
     #[error("the {what} cannot be used: {source}")]
     Broker { what: &'static str, source: NatsError },
+    #[error(
+        "{stay} connections stay and nobody may kick them here: the broker hosts several spaces, so \
+         only a host (`cotal deliver --spaces`) kicks, on a root that retained the system account's seed"
+    )]
+    NobodyKicks { stay: usize },
+    #[error("the host cannot sign what it kicks with: {0}")]
+    NotSigned(String),
+    #[error("the host kicks nothing, because its own census of the account is not complete: {0}")]
+    HostCensus(String),
 }
 
 /// What one scan saw.
@@ -60,6 +72,17 @@ pub(crate) struct Scanner {
     server: String,
     tls: TlsMode,
     pub(crate) store: Arc<dyn SecretStore>,
+    kicks: Kicks,
+}
+
+/// What one eviction kicks with.
+enum Kicker {
+    /// The lane's own kick credential.
+    Own(Connection),
+    /// The host's.
+    Host(Arc<dyn KickAuthority>),
+    /// Nothing: what was revoked goes by itself, and nothing else does.
+    Nobody,
 }
 
 #[derive(Deserialize)]
@@ -115,33 +138,107 @@ pub(crate) struct Reader {
 impl Scanner {
     /// A scanner of `account`, over connections of its own.
     pub(crate) fn new(options: &LaneOptions, account: &str) -> Self {
-        let LaneOptions { space, server, tls, store, .. } = options.clone();
-        Self { space, account: account.to_owned(), server, tls, store }
+        let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
+        Self { space, account: account.to_owned(), server, tls, store, kicks }
     }
 
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
     /// them gone, shared by all.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
-        let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
+        let kicker = self.kicker().await?;
         let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
         let before = self.scan(&observer).await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
         let is_target = |seen: &&Seen| is_of(seen, &wanted);
         let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
-        for target in &targets {
-            self.kick(&evictor, target).await;
-        }
+        let kicked = match &kicker {
+            Kicker::Own(evictor) => {
+                for target in &targets {
+                    self.kick(evictor, target).await;
+                }
+                targets.clone()
+            }
+            Kicker::Host(authority) if !targets.is_empty() => {
+                self.kick_by_host(authority, &targets).await?
+            }
+            Kicker::Host(_) | Kicker::Nobody => Vec::new(),
+        };
         let after = match targets.is_empty() {
             true => before,
             false => self.verify(&observer, &wanted).await?,
         };
         observer.close(ANSWER_WITHIN).await;
-        evictor.close(ANSWER_WITHIN).await;
-        let result = |principal: &Principal| {
-            let kicked = count(targets.iter(), principal);
-            self.judge(principal, kicked, &after)
-        };
+        let stay = after.seen.iter().filter(is_target).count();
+        match kicker {
+            Kicker::Own(evictor) => evictor.close(ANSWER_WITHIN).await,
+            Kicker::Host(_) => {}
+            Kicker::Nobody if stay > 0 => return Err(ScanError::NobodyKicks { stay }),
+            Kicker::Nobody => {}
+        }
+        let result =
+            |principal: &Principal| self.judge(principal, count(kicked.iter(), principal), &after);
         Ok(principals.iter().map(result).collect())
+    }
+
+    async fn kicker(&self) -> Result<Kicker, ScanError> {
+        match &self.kicks {
+            Kicks::Host(Some(authority)) => Ok(Kicker::Host(Arc::clone(authority))),
+            Kicks::Host(None) => Ok(Kicker::Nobody),
+            Kicks::Own if credentials::kicks_are_the_hosts(&*self.store, &self.space)? => {
+                Ok(Kicker::Nobody)
+            }
+            Kicks::Own => {
+                let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
+                Ok(Kicker::Own(evictor))
+            }
+        }
+    }
+
+    /// The host's side of an eviction: its own complete census of the account decides which of the
+    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those that
+    /// were kicked.
+    async fn kick_by_host(
+        &self,
+        authority: &Arc<dyn KickAuthority>,
+        targets: &[Seen],
+    ) -> Result<Vec<Seen>, ScanError> {
+        let account = self.account.clone();
+        let observer = self
+            .signed(authority, "host census", move |by, space| by.observer(space, &account))
+            .await?;
+        let listed = self.scan(&observer).await;
+        observer.close(ANSWER_WITHIN).await;
+        let listed = listed?;
+        if let Some(why) = listed.incomplete {
+            return Err(ScanError::HostCensus(why));
+        }
+        let listed: BTreeSet<Seen> = listed.seen.into_iter().collect();
+        let mut kicked = Vec::new();
+        for target in targets.iter().filter(|target| listed.contains(target)) {
+            let server = target.server.clone();
+            let evictor = self
+                .signed(authority, "host kick", move |by, space| by.kick_only(space, &server))
+                .await?;
+            self.kick(&evictor, target).await;
+            evictor.close(ANSWER_WITHIN).await;
+            kicked.push(target.clone());
+        }
+        Ok(kicked)
+    }
+
+    /// A connection on a credential that is signed now, beside the async loops.
+    async fn signed(
+        &self,
+        authority: &Arc<dyn KickAuthority>,
+        what: &'static str,
+        sign: impl FnOnce(&dyn KickAuthority, &Space) -> Result<Secret, String> + Send + 'static,
+    ) -> Result<Connection, ScanError> {
+        let (authority, space) = (Arc::clone(authority), self.space.clone());
+        let signed = tokio::task::spawn_blocking(move || sign(&*authority, &space)).await;
+        let secret = signed.unwrap_or_else(|error| Err(error.to_string()));
+        let source = secret.and_then(|secret| credentials::signed_for_now(&secret));
+        let name = format!("cotal-delivery {} {what}", self.space);
+        self.dial(name, source.map_err(ScanError::NotSigned)?, what).await
     }
 
     fn judge(&self, principal: &Principal, kicked: u64, after: &Scan) -> Eviction {
@@ -215,8 +312,21 @@ impl Scanner {
     }
 
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let source = credentials::system(&*self.store, &self.space, kind, &self.account)?;
+        let (kind, account) = (kind.clone(), self.account.clone());
+        let source = credentials::ask_store(&self.store, &self.space, move |store, space| {
+            credentials::system(store, space, &kind, &account)
+        });
+        let source = source.await?;
         let name = format!("cotal-delivery {} {what}", self.space);
+        self.dial(name, source, what).await
+    }
+
+    async fn dial(
+        &self,
+        name: String,
+        source: CredsSource,
+        what: &'static str,
+    ) -> Result<Connection, ScanError> {
         let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
     }

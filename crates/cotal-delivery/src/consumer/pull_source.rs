@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use crate::consumer::answers::log_failure;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 
 /// How long one look for messages lasts.
@@ -28,15 +28,21 @@ pub(crate) async fn bind(
     config: &ConsumerConfig,
 ) -> Result<ConsumerInfo, LaneError> {
     let LaneContext { space, connection, .. } = context;
-    match connection.consumer_info(stream, &config.name).await {
-        Err(error) if error.is_absent() => {
+    let found = context.ask("cannot read a consumer", || async {
+        match connection.consumer_info(stream, &config.name).await {
+            Err(error) if error.is_absent() => Ok(None),
+            found => found.map(Some),
+        }
+    });
+    match found.await? {
+        Some(info) => Ok(info),
+        None => {
             error!(%space, stream, consumer = config.name, "a consumer is missing; it is created anew");
             let filter = config.filter_subject.as_deref();
             let create = ConsumerAction::Create;
-            let made = connection.create_consumer(stream, &config.name, filter, config, create);
-            made.await.map_err(broker("cannot create a consumer"))
+            let make = || connection.create_consumer(stream, &config.name, filter, config, create);
+            context.ask("cannot create a consumer", make).await
         }
-        other => other.map_err(broker("cannot read a consumer")),
     }
 }
 
@@ -45,6 +51,8 @@ pub(crate) struct PullSource {
     space: Space,
     connection: Connection,
     stream: String,
+    /// When the stream was created: the sequences of another one mean nothing here.
+    created: String,
     consumer: String,
     options: PullOptions,
     pull: PullConsumer,
@@ -69,20 +77,30 @@ pub(crate) struct Pulled {
 impl PullSource {
     /// Binds the consumer; `ahead` messages are pulled before they are worked on.
     pub(crate) async fn open(
-        space: &Space,
-        connection: &Connection,
+        context: &LaneContext,
         stream: &str,
         consumer: &str,
         ahead: usize,
-    ) -> Result<Self, PullError> {
+    ) -> Result<Self, LaneError> {
+        let LaneContext { space, connection, .. } = context;
         let options = PullOptions { batch: ahead, ..PullOptions::default() };
+        let open = || async {
+            match PullConsumer::open(connection, stream, consumer, options).await {
+                Err(PullError::Nats(error)) => Err(error),
+                other => Ok(other),
+            }
+        };
+        let pull = context.ask("cannot pull from a consumer", open).await??;
+        let look = || connection.stream_info(stream);
+        let info = context.ask("cannot read a stream", look).await?;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
+            created: info.created,
             consumer: consumer.to_owned(),
             options,
-            pull: PullConsumer::open(connection, stream, consumer, options).await?,
+            pull,
             missing: None,
             recreated: None,
             held: Vec::new(),
@@ -151,6 +169,16 @@ impl PullSource {
 
     /// Whether the consumer is there again, and bound.
     async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
+        match self.connection.stream_info(&self.stream).await {
+            Ok(info) if info.created == self.created => {}
+            // The lane ends once it sees that (`state::streams`).
+            Ok(_) => std::future::pending().await,
+            Err(error) => {
+                warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                tokio::time::sleep(RETRY_AFTER).await;
+                return Ok(false);
+            }
+        }
         let filter = config.filter_subject.as_deref();
         let create = ConsumerAction::Create;
         let made = self

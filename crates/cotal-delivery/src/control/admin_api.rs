@@ -27,10 +27,10 @@ use tracing::warn;
 
 use crate::beside::Health;
 use crate::census::{ScanError, Scanner};
-use crate::control::Beside;
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
 use crate::credentials::adoption::{Proved, Renewal};
+use crate::feed::FeedHandle;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::reader::waiting::SharedWaiting;
 use crate::pipeline::recall::Recaller;
@@ -43,6 +43,12 @@ const QUEUE: usize = 1_024;
 
 /// How long a recall may hold the requests behind it up; what it took by then stays taken.
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
+
+/// What runs beside delivery, and is only shown and renewed here.
+pub(crate) struct Beside {
+    pub(crate) timers: Health,
+    pub(crate) feed: FeedHandle,
+}
 
 /// Everything the service needs.
 pub(crate) struct AdminApi {

@@ -7,11 +7,14 @@ use cotal_nats::{Message, NatsError, Subscription};
 use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
+use cotal_wire::posts::{FindPostArgs, Missed, MissedArgs};
 use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::control::find_post::find_post;
 use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
+use crate::counters::Counters;
 use crate::loop_progress::LoopReporter;
 use crate::registry::{Registry, RegistryError};
 use crate::role_requests::RequestKeeper;
@@ -21,6 +24,7 @@ pub(crate) struct AgentApi {
     pub(crate) rail: Rail,
     pub(crate) registry: Arc<Registry>,
     pub(crate) keeper: Arc<RequestKeeper>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl AgentApi {
@@ -77,8 +81,27 @@ impl AgentApi {
                 Ok(a) => reply(self.requests(caller, a.after).await),
                 Err(refusal) => refusal,
             },
+            op::MISSED_POSTS => match args::<MissedArgs>(request.args) {
+                Ok(a) => reply(self.missed(caller, &a).await),
+                Err(refusal) => refusal,
+            },
+            op::FIND_POST => match args::<FindPostArgs>(request.args) {
+                Ok(a) => reply(find_post(&self.rail, caller, &a).await),
+                Err(refusal) => refusal,
+            },
             other => unknown(other, DELIVERY),
         }
+    }
+
+    async fn missed(&self, caller: &Principal, args: &MissedArgs) -> Result<Missed, RegistryError> {
+        let member = self.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
+        let mut episodes = self.counters.misses().owed(&member, &args.told);
+        if episodes.iter().any(|episode| episode.to == u64::MAX) {
+            // Nothing that was lost can be newer than the newest post.
+            let last = self.rail.connection.last_seq(&self.rail.space.chat_stream()).await?;
+            episodes.iter_mut().for_each(|episode| episode.to = episode.to.min(last));
+        }
+        Ok(Missed { episodes })
     }
 
     async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {

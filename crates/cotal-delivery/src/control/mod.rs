@@ -3,23 +3,22 @@
 pub(crate) mod admin_api;
 pub(crate) mod agent_api;
 pub(crate) mod fair_queue;
+mod find_post;
 pub(crate) mod rail;
 
 use std::sync::Arc;
 
 use cotal_wire::names::{DELIVERY, DELIVERY_ADMIN};
 
-use crate::beside::Health;
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::credentials::adoption::Renewal;
-use crate::feed::FeedHandle;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::pipeline::Pipeline;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
-use admin_api::AdminApi;
+use admin_api::{AdminApi, Beside};
 use agent_api::AgentApi;
 use rail::Rail;
 
@@ -33,12 +32,6 @@ pub(crate) struct Asked {
     pub(crate) beside: Beside,
 }
 
-/// What runs beside delivery, and is only shown and renewed here.
-pub(crate) struct Beside {
-    pub(crate) timers: Health,
-    pub(crate) feed: FeedHandle,
-}
-
 /// Binds every rail, then answers on them.
 pub(crate) async fn spawn(
     context: &LaneContext,
@@ -46,15 +39,15 @@ pub(crate) async fn spawn(
     asked: Asked,
 ) -> Result<(), LaneError> {
     let space = &context.space;
-    let cannot = broker("cannot bind the control rails");
-    let agents = rail.bind(space.ctl_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
-    let admins = rail.bind(space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await.map_err(&cannot)?;
-    let probes = rail.bind(space.live_all(DELIVERY), DELIVERY).await.map_err(&cannot)?;
+    let agents = rail.bind(context, space.ctl_all(DELIVERY), DELIVERY).await?;
+    let admins = rail.bind(context, space.ctl_all(DELIVERY_ADMIN), DELIVERY_ADMIN).await?;
+    let probes = rail.bind(context, space.live_all(DELIVERY), DELIVERY).await?;
     let Asked { registry, requests, renewal, scanner, pipeline, beside } = asked;
     let agent_api = AgentApi {
         rail: rail.clone(),
         registry: Arc::clone(&registry),
         keeper: Arc::clone(&requests),
+        counters: Arc::clone(&context.counters),
     };
     let admin_api = AdminApi {
         rail: rail.clone(),

@@ -54,10 +54,12 @@ impl Rail {
     /// Subscribes to a service; the broker has confirmed it when this returns.
     pub(crate) async fn bind(
         &self,
+        context: &LaneContext,
         subjects: String,
         service: &'static str,
-    ) -> Result<Subscription, NatsError> {
-        self.connection.subscribe(subjects, Some(service)).await
+    ) -> Result<Subscription, LaneError> {
+        let bind = || self.connection.subscribe(subjects.clone(), Some(service));
+        context.ask("cannot bind the control rails", bind).await
     }
 
     /// The authenticated caller and where it listens; anything else is dropped without a word,

@@ -20,8 +20,8 @@ use tracing::{error, info, warn};
 
 use crate::clock::now_ms;
 use crate::credentials::{self, CredentialError};
-use crate::lane::broker_watch::Renewed;
 use crate::lane::context::LaneContext;
+use crate::lane::link::Renewals;
 
 /// Between an adoption's reply and the move.
 const MOVE_AFTER: Duration = Duration::from_millis(250);
@@ -76,11 +76,9 @@ pub(crate) struct Renewal {
     connect: ConnectOptions,
     store: Arc<dyn SecretStore>,
     principal: Principal,
-    renewed: Renewed,
+    renewals: Renewals,
     /// What is held now.
     held: Mutex<Creds>,
-    /// How many credentials were adopted so far.
-    adoptions: watch::Sender<u64>,
     /// Whether start-up is finished (CRD-3).
     started: watch::Receiver<bool>,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
@@ -94,7 +92,7 @@ pub(crate) fn spawn(
     context: &LaneContext,
     store: Arc<dyn SecretStore>,
     held: Creds,
-    renewed: Renewed,
+    renewals: Renewals,
     started: watch::Receiver<bool>,
 ) -> Arc<Renewal> {
     let renewal = Arc::new(Renewal {
@@ -103,9 +101,8 @@ pub(crate) fn spawn(
         connect: context.connect.clone(),
         store,
         principal: context.principal.clone(),
-        renewed,
+        renewals,
         held: Mutex::new(held),
-        adoptions: watch::Sender::new(0),
         started,
         moving: watch::Sender::new(false),
         ordered: Notify::new(),
@@ -128,7 +125,10 @@ impl Renewal {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
-        let stored = credentials::read(&*self.store, &self.space, SecretKind::Delivery)?;
+        let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
+            credentials::read(store, space, SecretKind::Delivery)
+        });
+        let stored = stored.await?;
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
@@ -141,22 +141,14 @@ impl Renewal {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
                 let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
-                // From here on every redial presents it.
+                // From here on every redial presents it, and what runs beside delivery moves onto it.
                 self.connection.creds().replace(candidate);
-                self.adoptions.send_modify(|adoptions| *adoptions += 1);
                 let accepted = accepted(&stored);
                 *held = stored;
-                self.tell().await;
+                self.tell();
                 Ok(Proved { accepted, is_new: true })
             }
         }
-    }
-
-    /// How many credentials were adopted, and when that changes: a component with a connection of its
-    /// own moves it then, with [`Connection::move_on`].
-    #[expect(dead_code, reason = "for components with a connection of their own: none yet")]
-    pub(crate) fn adoptions(&self) -> watch::Receiver<u64> {
-        self.adoptions.subscribe()
     }
 
     /// Whether the resident connection is about to move; replies wait for it (ADM-8).
@@ -182,7 +174,7 @@ impl Renewal {
         let moved = self.connection.move_on(MOVED_WITHIN).await;
         self.moving.send_replace(false);
         // Again, because what was held before may have expired between the proof and the move.
-        self.tell().await;
+        self.tell();
         let fingerprint = self.held.lock().await.fingerprint();
         match moved {
             Ok(()) => info!(space = %self.space, fingerprint, "moved onto a renewed credential"),
@@ -192,9 +184,9 @@ impl Renewal {
         }
     }
 
-    /// Tells the watchdog of a proved renewal. It ends with the lane; then there is nobody to tell.
-    async fn tell(&self) {
-        let _ = self.renewed.send(()).await;
+    /// Tells the watchdog of a proved renewal.
+    fn tell(&self) {
+        self.renewals.send_modify(|renewals| *renewals += 1);
     }
 
     /// Re-reads the key when it is due, and moves the connection, until told to stop.

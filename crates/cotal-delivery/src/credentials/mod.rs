@@ -5,10 +5,10 @@ pub(crate) mod adoption;
 use std::sync::Arc;
 
 use cotal_nats::CredsSource;
-use cotal_wire::creds::{Creds, CredsError};
+use cotal_wire::creds::{Creds, CredsError, KICKS_ARE_THE_HOSTS};
 use cotal_wire::names::sys;
 use cotal_wire::{Principal, Space};
-use cotal_workspace::{SecretKey, SecretKind, SecretStore, StoreError};
+use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore, StoreError};
 
 /// Why a lane has nothing to present.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,18 @@ pub(crate) struct Identity {
     pub(crate) creds: Creds,
 }
 
+/// Asks a store on a thread where it may block: an embedder's may ask a vault over the network, and nothing else
+/// that runs here waits for it.
+pub(crate) async fn ask_store<T: Send + 'static>(
+    store: &Arc<dyn SecretStore>,
+    space: &Space,
+    ask: impl FnOnce(&dyn SecretStore, &Space) -> Result<T, CredentialError> + Send + 'static,
+) -> Result<T, CredentialError> {
+    let (store, of) = (Arc::clone(store), space.clone());
+    let asked = tokio::task::spawn_blocking(move || ask(&*store, &of)).await;
+    asked.unwrap_or_else(|error| Err(CredentialError::StoreFailed(error.to_string())))
+}
+
 /// Reads one of the space's credentials.
 pub(crate) fn read(
     store: &dyn SecretStore,
@@ -91,15 +103,12 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     Ok(Identity { source, principal, account, creds })
 }
 
-/// [`load`] beside the async loops: an embedder's store may be slow, and a lane must not wait for the
-/// store of another.
+/// [`load`] beside the async loops.
 pub(crate) async fn load_blocking(
     store: &Arc<dyn SecretStore>,
     space: &Space,
 ) -> Result<Identity, CredentialError> {
-    let (store, at) = (Arc::clone(store), space.clone());
-    let loaded = tokio::task::spawn_blocking(move || load(&*store, &at)).await;
-    loaded.unwrap_or_else(|error| Err(CredentialError::StoreFailed(error.to_string())))
+    ask_store(store, space, load).await
 }
 
 /// What the client presents for a credential that reads.
@@ -137,6 +146,22 @@ pub(crate) fn system(
         return Err(other_account(space));
     }
     presentable(&creds, space, kind)
+}
+
+/// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows the
+/// broker to host several.
+pub(crate) fn kicks_are_the_hosts(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<bool, CredentialError> {
+    let observer = read(store, space, SecretKind::MembershipObserver)?;
+    Ok(observer.claims.tag("rotation") == Some(KICKS_ARE_THE_HOSTS))
+}
+
+/// A credential that was signed for one use, as the client takes it.
+pub(crate) fn signed_for_now(secret: &Secret) -> Result<CredsSource, String> {
+    let creds = Creds::parse(secret.expose()).map_err(|error| error.to_string())?;
+    client(&creds).map(CredsSource::new)
 }
 
 fn observes(observer: &Creds, account: &str) -> bool {

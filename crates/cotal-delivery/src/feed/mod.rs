@@ -16,7 +16,7 @@ use cotal_wire::Space;
 use cotal_wire::names::{Bucket, FEED_KEY};
 use cotal_wire::rows::{FeedBeat, FeedRow};
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -28,8 +28,11 @@ use crate::lease::gate::Gate;
 use crate::state::view::View;
 use credential::FeedCredential;
 
-/// Between two censuses: how late the feed shows a change. A reader calls it stale after six.
+/// Between two censuses: how late the feed shows a change.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// The same while nobody is connected, so that an idle space costs little. A reader calls the feed
+/// stale after twice as long.
+const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// Rows written at once.
 const WRITE_AT_ONCE: usize = 64;
 
@@ -108,29 +111,31 @@ impl MembershipFeed {
     ) -> Result<(), FeedFault> {
         let kv = Kv::new(&connection, &self.space.bucket(Bucket::Membership));
         let mut held = Held { watch: kv.watch_all().await?, rows: BTreeMap::new(), scanned: false };
-        let mut tick = tokio::time::interval(SWEEP_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 told = held.told() => told?,
-                _ = tick.tick(), if held.scanned && self.gate.is_open() => {
+                () = tokio::time::sleep_until(due), if held.scanned => {
                     let sweep = self.sweep(&kv, &held.rows, &health);
                     let Some(swept) = stop.run_until_cancelled(sweep).await else { return Ok(()) };
-                    swept?;
+                    due = Instant::now() + swept?;
                 }
             }
         }
     }
 
-    /// Brings the bucket to what a complete census and the member rows show. Without one the
-    /// heartbeat stays away, and readers see that the feed is stale.
+    /// Brings the bucket to what a complete census and the member rows show; tells when to do it
+    /// again. Without a census the heartbeat stays away, and readers see that the feed is stale.
     async fn sweep(
         &self,
         kv: &Kv,
         held: &BTreeMap<String, Option<FeedRow>>,
         health: &Health,
-    ) -> Result<(), FeedFault> {
+    ) -> Result<Duration, FeedFault> {
+        if !self.gate.is_open() {
+            return Ok(SWEEP_EVERY);
+        }
         let mut picture = match self.connected().await {
             Ok(picture) => picture,
             Err(error) => {
@@ -139,9 +144,10 @@ impl MembershipFeed {
                     warn!(space = %self.space, why, "the membership feed is stale");
                     health.fails(why);
                 }
-                return Ok(());
+                return Ok(SWEEP_EVERY);
             }
         };
+        let every = if picture.is_empty() { IDLE_SWEEP_EVERY } else { SWEEP_EVERY };
         for (channel, member) in self.view.directory().durable_members() {
             picture.member(member.principal.clone(), channel.clone());
         }
@@ -152,7 +158,7 @@ impl MembershipFeed {
         let beat = FeedBeat { observed_at: now };
         kv.put(FEED_KEY, serde_json::to_vec(&beat).unwrap_or_default().into()).await?;
         health.runs();
-        Ok(())
+        Ok(every)
     }
 
     async fn connected(&self) -> Result<Picture, NoPicture> {

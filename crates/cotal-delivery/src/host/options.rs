@@ -8,6 +8,7 @@ use cotal_rules::watchdog::Windows;
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
 
+use crate::census::kick_authority::{KickAuthority, Kicks};
 use crate::lane::options::{LEASE_TTL, LaneOptions, SWEEP_EVERY};
 
 /// Between the openings of two lanes: a thousand take some seconds, and the broker answers the first
@@ -29,6 +30,9 @@ pub struct HostOptions {
     pub sweep_every: Duration,
     /// How long a lease bucket keeps a row, unless it says less itself.
     pub lease_ttl: Duration,
+    /// Signs what the host kicks with, where the system account's seed was retained; the lanes open
+    /// no kick credential in either case (EVC-5).
+    pub kick_authority: Option<Arc<dyn KickAuthority>>,
     /// Between the openings of two lanes.
     pub open_every: Duration,
     /// Between two proofs that a lane makes progress. A lane whose loops do not answer is closed and
@@ -45,6 +49,7 @@ impl HostOptions {
             windows: Windows::new(None, None),
             sweep_every: SWEEP_EVERY,
             lease_ttl: LEASE_TTL,
+            kick_authority: None,
             open_every: OPEN_EVERY,
             prove_every: PROVE_EVERY,
         }
@@ -57,6 +62,7 @@ impl HostOptions {
             windows: self.windows,
             sweep_every: self.sweep_every,
             lease_ttl: self.lease_ttl,
+            kicks: Kicks::Host(self.kick_authority.clone()),
             ..LaneOptions::new(space.clone(), self.server.as_str(), Arc::clone(store))
         }
     }

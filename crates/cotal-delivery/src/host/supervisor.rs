@@ -18,7 +18,7 @@ use super::standby;
 use crate::lane::Lane;
 use crate::lane::error::LaneError;
 use crate::lane::stage::Stage;
-use crate::lease::keeper::LeaseError;
+use crate::lease::error::LeaseError;
 use crate::loop_progress::Stalled;
 
 /// How long the loops of a lane may take to show that they make progress.
@@ -208,6 +208,7 @@ fn cause(why: &Why) -> Cause {
         LaneError::BrokerGone | LaneError::BrokerGonePastBackstop => Cause::BrokerAway,
         LaneError::Lease(_)
         | LaneError::View(_)
+        | LaneError::Stream(_)
         | LaneError::Pull(_)
         | LaneError::Defect(_)
         | LaneError::NoRuntime

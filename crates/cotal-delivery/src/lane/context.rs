@@ -6,12 +6,15 @@
 //! written in its signature.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, ConnectOptions, Connection};
+use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, NatsError};
 use cotal_wire::names::Bucket;
 use cotal_wire::{Principal, Space};
 use tokio_util::sync::CancellationToken;
 
+use super::error::{LaneError, broker};
+use super::patience;
 use super::tasks::{Outcome, Spawner};
 use crate::counters::Counters;
 use crate::lease::gate::Gate;
@@ -37,6 +40,8 @@ pub(crate) struct LaneContext {
     pub(crate) counters: Arc<Counters>,
     /// Tells every component to finish what it took in, and to end.
     pub(crate) stop: CancellationToken,
+    /// How long a broker that is there may give no answer.
+    pub(super) patience: Duration,
     pub(super) progress: Progress,
     pub(super) tasks: Spawner,
 }
@@ -54,6 +59,19 @@ impl LaneContext {
     /// The side of a loop that must prove its progress, called `name`.
     pub(crate) fn reporter(&self, name: &'static str) -> LoopReporter {
         self.progress.beat(name)
+    }
+
+    /// Asks the broker for what a start needs; a drop is waited for. `what` says what cannot be done
+    /// without it.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        what: &'static str,
+        call: impl Fn() -> F,
+    ) -> Result<T, LaneError>
+    where
+        F: Future<Output = Result<T, NatsError>>,
+    {
+        patience::ask(&self.connection, self.patience, call).await.map_err(broker(what))
     }
 
     /// One of the space's buckets.

@@ -3,7 +3,8 @@
 use cotal_nats::{NatsError, PullError};
 
 use crate::credentials::CredentialError;
-use crate::lease::keeper::LeaseError;
+use crate::lease::error::LeaseError;
+use crate::state::streams::StreamError;
 use crate::state::view::ViewError;
 
 /// Why a lane ended by itself.
@@ -27,6 +28,9 @@ pub enum LaneError {
     /// Its picture of the space cannot be kept.
     #[error(transparent)]
     View(#[from] ViewError),
+    /// A stream is not the one that it started with.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// A consumer cannot be read.
     #[error(transparent)]
     Pull(#[from] PullError),

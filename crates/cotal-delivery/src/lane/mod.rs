@@ -4,12 +4,14 @@
 //! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
 //! taken in is finished before the lease goes.
 
-pub(crate) mod broker_watch;
 pub(crate) mod context;
 pub(crate) mod error;
+pub(crate) mod link;
 pub(crate) mod options;
-mod serve;
+pub(crate) mod patience;
+mod shell;
 pub(crate) mod stage;
+mod start;
 mod tasks;
 
 use std::sync::Arc;
@@ -18,21 +20,23 @@ use std::time::Duration;
 use cotal_nats::{ConnectOptions, Connection};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::credentials;
 use crate::lease::gate;
-use crate::lease::keeper::{self, Keeper, Lease, LeaseError, Release};
+use crate::lease::keeper::{self, Claim};
 use crate::loop_progress::Progress;
 use crate::state::changes;
 use crate::state::view::View;
 use context::LaneContext;
 use error::{LaneError, broker};
+use link::LinkLevels;
 use options::LaneOptions;
-use serve::Serving;
+use shell::{End, Parts};
 use stage::Stage;
+use start::Start;
 use tasks::Tasks;
 
 /// How long the connection may take to send what is queued when it is closed.
@@ -161,24 +165,15 @@ async fn run(
 ) -> Result<(), LaneError> {
     // Whatever fails before the claim leaves no row.
     let ended = claim_and_serve(&options, progress, &stop, &stage).await;
-    let End { outcome, released } = ended.unwrap_or_else(End::unclaimed);
+    let End { outcome, released } = ended.unwrap_or_else(|error| End::unclaimed(Err(error)));
     stage.send_replace(Stage::Ended { released });
     outcome
 }
 
-/// How a lane ended, and whether it provably left no lease row of its own.
-struct End {
-    outcome: Result<(), LaneError>,
-    released: bool,
-}
-
 impl End {
-    fn unclaimed(error: LaneError) -> Self {
-        Self { outcome: Err(error), released: true }
-    }
-
-    fn stopped_unclaimed() -> Self {
-        Self { outcome: Ok(()), released: true }
+    /// Nothing was claimed, so nothing is left.
+    fn unclaimed(outcome: Result<(), LaneError>) -> Self {
+        Self { outcome, released: true }
     }
 }
 
@@ -190,7 +185,7 @@ async fn claim_and_serve(
 ) -> Result<End, LaneError> {
     let identity = tokio::select! {
         loaded = credentials::load_blocking(&options.store, &options.space) => loaded?,
-        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
+        () = stop.cancelled() => return Ok(End::unclaimed(Ok(()))),
     };
     let name = format!("cotal-delivery {}", options.space);
     let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
@@ -198,24 +193,21 @@ async fn claim_and_serve(
     let dialled = tokio::select! {
         dialled = Connection::connect(connect.clone()) => dialled,
         // Nothing is claimed yet, so there is nothing to wait for and nothing to release.
-        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
+        () = stop.cancelled() => return Ok(End::unclaimed(Ok(()))),
     };
     let connection = dialled.map_err(broker("cannot connect"))?;
-    let ttl = tokio::select! {
-        ttl = keeper::lifetime(&connection, &options.space, options.lease_ttl) => ttl,
-        () = stop.cancelled() => return Ok(End::stopped_unclaimed()),
-    };
-    let conn_id = connection.conn_id();
-    let incarnation = format!("{conn_id}-{}-{}", std::process::id(), now_ms());
+    // From here on the link is watched, so that a broker which goes away at any step ends the lane
+    // after the same window and with the same words.
+    let (link, renewals) = LinkLevels::new(&options.space, &connection);
+    let incarnation = format!("{}-{}-{}", connection.conn_id(), std::process::id(), now_ms());
     let (gate_keeper, gate) = gate::gate();
-    let (lease, keeper) = keeper::lease(
-        &connection,
-        &options.space,
-        identity.principal.clone(),
-        incarnation.clone(),
-        ttl,
-        gate_keeper,
-    );
+    let claim = Claim {
+        space: options.space.clone(),
+        holder: identity.principal.clone(),
+        incarnation: incarnation.clone(),
+        ttl: options.lease_ttl,
+    };
+    let (lease, keeper) = keeper::lease(&connection, claim, gate_keeper);
     let (changes, changed_acls) = changes::changes();
     let components = Tasks::default();
     let context = LaneContext {
@@ -228,56 +220,15 @@ async fn claim_and_serve(
         gate,
         counters: Arc::default(),
         stop: CancellationToken::new(),
+        patience: Duration::from_millis(options.windows.window_ms.unsigned_abs()),
         progress,
         tasks: components.spawner(),
     };
-    let serving = Serving { options, identity, context, components, stage, changed_acls };
-    let end = under_lease(serving, lease, keeper, stop).await;
+    let (started, has_started) = watch::channel(false);
+    let start = Start { options: options.clone(), identity, changed_acls, renewals, has_started };
+    let keeper = tokio::spawn(keeper);
+    let parts = Parts { context, components, start, started, link, lease, keeper, stop, stage };
+    let end = shell::run(parts, options.windows).await;
     connection.close(CLOSE_WITHIN).await;
     Ok(end)
-}
-
-/// Runs the keeper beside the lane, and releases the lease last of all.
-async fn under_lease(
-    serving: Serving<'_>,
-    mut lease: Lease,
-    keeper: Keeper,
-    stop: &CancellationToken,
-) -> End {
-    let mut keeper = AbortOnDrop(tokio::spawn(keeper.run()));
-    let served = tokio::select! {
-        lost = &mut keeper.0 => return concluded(Ok(()), joined(lost)),
-        served = async {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = lease.granted() => {}
-            }
-            serving.stage.send_replace(Stage::Claimed);
-            serving.run(&mut lease, stop).await
-        } => served,
-    };
-    lease.release().await;
-    concluded(served, joined((&mut keeper.0).await))
-}
-
-fn concluded(served: Result<(), LaneError>, kept: Result<Release, LeaseError>) -> End {
-    let released = match &kept {
-        Ok(release) => *release == Release::Proven,
-        Err(error) => !error.may_leave_a_row(),
-    };
-    End { outcome: served.and(kept.map(drop).map_err(LaneError::from)), released }
-}
-
-/// A task that does not outlive its owner.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn joined(ended: Result<Result<Release, LeaseError>, JoinError>) -> Result<Release, LeaseError> {
-    // A panic of the keeper is a defect of this process; its row expires by itself.
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

@@ -8,6 +8,8 @@ use cotal_rules::watchdog::Windows;
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
 
+use crate::census::kick_authority::Kicks;
+
 /// How often the records of role requests are swept.
 pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
@@ -31,6 +33,8 @@ pub struct LaneOptions {
     pub sweep_every: Duration,
     /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
     pub lease_ttl: Duration,
+    /// Who kicks the connections that an eviction finds.
+    pub kicks: Kicks,
 }
 
 impl LaneOptions {
@@ -44,6 +48,7 @@ impl LaneOptions {
             windows: Windows::new(None, None),
             sweep_every: SWEEP_EVERY,
             lease_ttl: LEASE_TTL,
+            kicks: Kicks::Own,
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Whether this lane may serve: opened and closed by the lease keeper, respected by every loop.
 //!
 //! Invariant: the gate is open only while the own lease provably has not expired. It closes by the
-//! clock alone, so a process that was paused and wakes up late finds it shut before it does anything.
-
-use std::time::Instant;
+//! clock alone, so a process that was paused, or whose host slept, finds it shut before it does anything.
 
 use tokio::sync::watch;
 
+use crate::clock::BootInstant;
+
 /// The keeper's side.
 #[derive(Debug)]
-pub(crate) struct GateKeeper(watch::Sender<Option<Instant>>);
+pub(crate) struct GateKeeper(watch::Sender<Option<BootInstant>>);
 
 /// A loop's side; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate(watch::Receiver<Option<Instant>>);
+pub(crate) struct Gate(watch::Receiver<Option<BootInstant>>);
 
 /// A closed gate.
 pub(crate) fn gate() -> (GateKeeper, Gate) {
@@ -21,13 +21,13 @@ pub(crate) fn gate() -> (GateKeeper, Gate) {
     (GateKeeper(keeper), Gate(gate))
 }
 
-fn is_open(until: Option<Instant>) -> bool {
-    until.is_some_and(|until| Instant::now() < until)
+fn is_open(until: Option<BootInstant>) -> bool {
+    until.is_some_and(|until| BootInstant::now() < until)
 }
 
 impl GateKeeper {
     /// Lets the loops serve until then, or holds them.
-    pub(crate) fn set(&self, until: Option<Instant>) {
+    pub(crate) fn set(&self, until: Option<BootInstant>) {
         self.0.send_if_modified(|now| std::mem::replace(now, until) != until);
     }
 }

@@ -1,5 +1,9 @@
 //! The single-flight lease, and the gate through which every write of a lane must go.
 
+mod bucket;
+pub(crate) mod error;
 pub(crate) mod gate;
+pub(crate) mod handle;
 pub(crate) mod keeper;
+mod watching;
 pub(crate) mod witness;

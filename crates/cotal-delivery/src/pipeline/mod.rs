@@ -14,7 +14,7 @@ use std::sync::Arc;
 use cotal_nats::{Engine, Writer, WriterOptions};
 
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::state::changes::ChangedAcls;
 use in_flight::InFlightFence;
 use join_barrier::JoinBarrier;
@@ -54,10 +54,12 @@ pub(crate) async fn spawn(
 
 async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {
     let LaneContext { connection, gate, .. } = context;
-    let info = connection.stream_info(stream).await.map_err(broker("cannot read a stream"))?;
+    let info = context.ask("cannot read a stream", || connection.stream_info(stream)).await?;
     let engine = Engine::best(connection, info.config.allow_batched);
-    let (options, gate) = (WriterOptions::new(engine), gate.clone());
-    let started = Writer::start_while(connection, options, move || gate.is_open()).await;
-    let (writer, _task) = started.map_err(broker("cannot start a writer"))?;
+    let start = || {
+        let (options, gate) = (WriterOptions::new(engine), gate.clone());
+        Writer::start_while(connection, options, move || gate.is_open())
+    };
+    let (writer, _task) = context.ask("cannot start a writer", start).await?;
     Ok(writer)
 }

@@ -1,7 +1,8 @@
 //! Unread copies that DLV's cap evicts: seen, counted, and told once per member and episode.
 
-use cotal_nats::{Connection, NatsError};
+use cotal_nats::{Connection, Get, NatsError, headers};
 use cotal_rules::overflow::{Look, Overflow, OverflowMeter, Place};
+use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::{Lifecycle, Space};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +12,10 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 
 /// Members reported and not yet checked; beyond it a report is dropped, and the next hand-off makes
 /// another.
@@ -68,7 +70,7 @@ pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, Lane
         meter: Arc::clone(&meter),
         reports,
     };
-    check.seed().await.map_err(broker("cannot read DLV"))?;
+    context.ask("cannot read DLV", || check.seed()).await?;
     context.spawn("the overflow check", check.run(context.stop.clone()));
     Ok(OverflowReports { meter, reports: reporter })
 }
@@ -128,6 +130,35 @@ impl OverflowCheck {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps what the member is to be told: between which posts those lie that it lost.
+    async fn note(&self, member: &Lifecycle, found: &Overflow) {
+        if let Overflow::Ended { .. } = found {
+            return self.counters.misses().ended(member);
+        }
+        let held = self.first_held(member).await.unwrap_or_else(|error| {
+            debug!(space = %self.space, %error, "where a member's losses end is unknown");
+            None
+        });
+        let mut misses = self.counters.misses();
+        match (found, held) {
+            (Overflow::Began { missed } | Overflow::More { missed }, _) => {
+                misses.lost(member, *missed, held, now_ms());
+            }
+            (_, Some(first)) => misses.holds(member, first),
+            (_, None) => {}
+        }
+    }
+
+    /// The number on CHAT of the oldest copy that DLV holds for the member.
+    async fn first_held(&self, member: &Lifecycle) -> Result<Option<u64>, NatsError> {
+        let subject = self.space.dlv(member);
+        let get = Get::NextBySubject { seq: 1, subject: &subject };
+        let oldest = self.connection.get_message(&self.space.dlv_stream(), get).await?;
+        let number =
+            oldest.and_then(|copy| headers::get(copy.headers.as_ref(), SEQ_HEADER)?.parse().ok());
+        Ok(number)
+    }
+
     async fn check(&self, member: &Lifecycle) -> Result<(), NatsError> {
         let consumer = self.space.dlv_consumer(member);
         let mark = self.meter().mark(member);
@@ -140,6 +171,7 @@ impl OverflowCheck {
         let look = Look { unread: info.num_pending + info.num_ack_pending, place };
         let principal = &member.principal;
         let found = self.meter().checked(member, mark, look);
+        self.note(member, &found).await;
         match found {
             Overflow::Quiet => {}
             Overflow::Began { missed } => {

@@ -160,7 +160,7 @@ impl Recaller {
         }
     }
 
-    /// DiscardScan at the first copy of a range, and deletes it when it is forbidden.
+    /// Looks at the first copy of a range, and deletes it when it is forbidden.
     async fn look(
         &self,
         member: &Lifecycle,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use cotal_nats::{Bytes, NatsError, Outgoing, StoredMessage, Ticket};
+use cotal_nats::{Bytes, Get, NatsError, Outgoing, StoredMessage, Ticket};
 use cotal_rules::directory::Membership;
 use cotal_rules::fanout::{Copy, Plan};
 use cotal_rules::membership::{
@@ -83,26 +83,48 @@ impl Registry {
         let filter = self.space.chat_channel(&channel.into());
         let mut next = after + 1;
         while next <= until {
-            let page = self.connection.direct_next(&chat, next, &filter, CHUNK).await?;
-            let Some(last) = page.messages.last().map(|m| m.seq) else {
+            let (page, ends) = self.page(&chat, next, &filter).await?;
+            let Some(last) = page.last().map(|m| m.seq) else {
                 return Ok(());
             };
-            let posts = page.messages.iter().filter(|m| m.seq <= until);
+            let is_last = ends || last >= until;
+            let posts = page.iter().filter(|m| m.seq <= until);
             let copies = self.copies(posts, channel, member, generation);
-            next = last + 1;
+            next = if is_last { until + 1 } else { last + 1 };
             if copies.is_empty() {
                 continue;
             }
             self.serves()?;
             let count = copies.len() as u64;
             let written = self.writer.submit(copies).await?;
-            if page.messages.len() < CHUNK || next > until {
+            if is_last {
                 // The last: what fan-out writes from here on stands behind it.
                 drop(joining.take());
             }
             self.taken(written, count).await?;
         }
         Ok(())
+    }
+
+    /// The next posts from `next` on, and whether they are the last. A direct read may be answered by
+    /// a replica that lags: what it gives has no gap, but may end early. So where it ends, the leader
+    /// says what comes next.
+    async fn page(
+        &self,
+        chat: &str,
+        next: u64,
+        filter: &str,
+    ) -> Result<(Vec<StoredMessage>, bool), NatsError> {
+        let mut page = self.connection.direct_next(chat, next, filter, CHUNK).await?.messages;
+        if page.len() == CHUNK {
+            return Ok((page, false));
+        }
+        let seq = page.last().map_or(next, |last| last.seq + 1);
+        let get = Get::NextBySubject { seq, subject: filter };
+        let following = self.connection.get_message(chat, get).await?;
+        let ends = following.is_none();
+        page.extend(following);
+        Ok((page, ends))
     }
 
     fn copies<'a>(
@@ -188,8 +210,9 @@ impl Registry {
                 if count < PER_SUBJECT {
                     continue;
                 }
-                let oldest = self.connection.direct_next(&chat, 1, &subject, 1).await?;
-                if let Some(oldest) = oldest.messages.first() {
+                // From the leader: a replica that lags still shows posts that are gone.
+                let get = Get::NextBySubject { seq: 1, subject: &subject };
+                if let Some(oldest) = self.connection.get_message(&chat, get).await? {
                     fills.push(SubjectFill { count, oldest: oldest.seq });
                 }
             }

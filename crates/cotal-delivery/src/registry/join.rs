@@ -38,7 +38,7 @@ impl Registry {
         }
         let target = self.target(channel, &member);
         let steps = Steps::new(self, &target);
-        let _turn = self.turn(&steps.key, &member).await?;
+        let _turn = self.turn(&member).await?;
         self.run_join(&target, Join::new(target.clone()), steps).await
     }
 
@@ -51,7 +51,7 @@ impl Registry {
     ) -> Result<(), RegistryError> {
         let target = self.target(channel, member);
         let mut steps = Steps::new(self, &target);
-        let _turn = self.turn(&steps.key, member).await?;
+        let _turn = self.turn(member).await?;
         let Stored { membership, .. } = self.read_row(&steps.key, channel, member).await?;
         let Some(row) = membership.filter(|row| row.is_open() && !row.activated) else {
             return Ok(());

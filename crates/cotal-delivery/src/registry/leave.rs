@@ -23,7 +23,7 @@ impl Registry {
         let member = self.lifecycle(caller, uid)?;
         let target = self.target(channel, &member);
         let mut steps = Steps::new(self, &target);
-        let _turn = self.turn(&steps.key, &member).await?;
+        let _turn = self.turn(&member).await?;
         let mut leave = Leave::new(target.clone(), generation);
         let mut hold: Option<LeaveInProgress> = None;
         let end = loop {

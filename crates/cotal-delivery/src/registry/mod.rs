@@ -124,9 +124,9 @@ impl Registry {
         Ok(Memberships { memberships })
     }
 
-    /// Waits for a turn at a row; a lifecycle that is being retired gets none.
-    async fn turn(&self, key: &str, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
-        let turn = self.turns.take(key, member).await;
+    /// Waits for a turn at a lifecycle's rows; one that is being retired gets none.
+    async fn turn(&self, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
+        let turn = self.turns.take(member).await;
         turn.ok_or_else(|| RegistryError::refused(Code::Retired, "this lifecycle is being retired"))
     }
 
@@ -143,8 +143,17 @@ impl Registry {
         &self,
         caller: &Principal,
     ) -> Result<Lifecycle, RegistryError> {
+        self.lifecycle_now(caller, None).await
+    }
+
+    /// Which lifecycle of the caller is meant, as of now.
+    pub(crate) async fn lifecycle_now(
+        &self,
+        caller: &Principal,
+        uid: Option<LifecycleUid>,
+    ) -> Result<Lifecycle, RegistryError> {
         self.view.fresh(&[Feed::Acl]).await?;
-        self.lifecycle(caller, None)
+        self.lifecycle(caller, uid)
     }
 
     /// Which lifecycle of the caller is meant.

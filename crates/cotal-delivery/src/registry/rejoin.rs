@@ -23,7 +23,7 @@ const ROWS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The broker tells nobody how far a consumer has come.
 const PROGRESS_POLL_EVERY: Duration = Duration::from_millis(50);
-/// Between two discard_scan at what is parked: each reads the dead bucket.
+/// Between two looks at what is parked: each reads the dead bucket.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Registry {

@@ -28,20 +28,37 @@ pub(super) struct UnfinishedJoin {
 /// All that the view knows; asked for before fan-out starts.
 pub(crate) fn joins(context: &LaneContext) -> Joins {
     let barrier = JoinBarrier::default();
-    let found = context.view.directory().half_joined().into_iter();
-    let unfinished = found
-        .map(|(channel, member)| UnfinishedJoin { channel, member, joining: barrier.begin() })
-        .collect();
+    let unfinished = begin(&barrier, context.view.directory().half_joined());
     Joins { barrier, unfinished }
 }
 
+fn begin(barrier: &JoinBarrier, found: Vec<(Channel, Lifecycle)>) -> Vec<UnfinishedJoin> {
+    let found = found.into_iter();
+    found
+        .map(|(channel, member)| UnfinishedJoin { channel, member, joining: barrier.begin() })
+        .collect()
+}
+
 impl Registry {
-    /// Finishes what is half done, one after the other, then waits to be told to stop.
+    /// Finishes what is half done, one after the other, also what another daemon leaves half done
+    /// while this one serves, until told to stop.
     pub(super) async fn finish(
         self: Arc<Self>,
         unfinished: Vec<UnfinishedJoin>,
         stop: CancellationToken,
     ) {
+        self.finish_all(unfinished, &stop).await;
+        loop {
+            let foreign = tokio::select! {
+                () = stop.cancelled() => return,
+                foreign = self.view.foreign_joins() => foreign,
+            };
+            let unfinished = begin(&self.joins, foreign);
+            self.finish_all(unfinished, &stop).await;
+        }
+    }
+
+    async fn finish_all(&self, unfinished: Vec<UnfinishedJoin>, stop: &CancellationToken) {
         let mut gate = self.gate.clone();
         for UnfinishedJoin { channel, member, joining } in unfinished {
             let resumed = tokio::select! {
@@ -56,6 +73,5 @@ impl Registry {
                 warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
             }
         }
-        stop.cancelled().await;
     }
 }

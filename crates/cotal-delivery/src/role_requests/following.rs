@@ -11,7 +11,8 @@ use tracing::{debug, error, warn};
 
 use super::RequestKeeper;
 use super::records::{Found, may_write};
-use crate::state::view::{ViewError, watch_all};
+use crate::state::view::ViewError;
+use crate::state::watching::watch_all;
 
 impl RequestKeeper {
     /// Follows the bucket until its watch ends for good.

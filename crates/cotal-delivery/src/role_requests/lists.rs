@@ -4,7 +4,7 @@ use cotal_nats::{Get, NatsError};
 use cotal_rules::anycast::Record;
 use cotal_wire::Lifecycle;
 use cotal_wire::anycast::{ListedRequest, ListedRequests, REQUESTS_PAGE, Standing};
-use cotal_wire::rows::{RequestRow, RequestState};
+use cotal_wire::rows::{Outcome, RequestRow, RequestState};
 
 use super::{RequestKeeper, is_same};
 
@@ -63,10 +63,7 @@ impl RequestKeeper {
                 seq: stored.seq,
                 role,
                 sender,
-                state: record.map_or(Standing::Queued, |row| match row.state {
-                    RequestState::Taken => Standing::Taken,
-                    RequestState::Cancelled => Standing::Cancelled,
-                }),
+                state: record.map_or(Standing::Queued, standing),
                 holder: record.and_then(|row| row.holder.clone()),
                 delivery: record.and_then(|row| row.delivery),
                 since: i64::try_from(sent).unwrap_or_default(),
@@ -76,14 +73,26 @@ impl RequestKeeper {
     }
 }
 
+/// Where a recorded request stands, as long as it is on the queue.
+fn standing(row: &RequestRow) -> Standing {
+    let outcome = row.result.as_ref().map(|result| result.outcome);
+    match (row.state, outcome) {
+        (RequestState::Cancelled, _) => Standing::Cancelled,
+        (RequestState::Taken, Some(Outcome::Done)) => Standing::Done,
+        (RequestState::Taken, Some(Outcome::Failed)) => Standing::Failed,
+        (RequestState::Taken, Some(Outcome::Returned)) => Standing::Queued,
+        (RequestState::Taken, _) => Standing::Taken,
+    }
+}
+
 fn left_the_queue(row: &RequestRow) -> ListedRequest {
     ListedRequest {
         seq: row.seq,
         role: row.role.clone(),
         sender: row.sender.clone(),
-        state: match row.state {
-            RequestState::Taken => Standing::Done,
-            RequestState::Cancelled => Standing::Cancelled,
+        state: match standing(row) {
+            Standing::Taken | Standing::Queued => Standing::Done,
+            other => other,
         },
         holder: row.holder.clone(),
         delivery: row.delivery,

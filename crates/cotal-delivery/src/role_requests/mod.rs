@@ -8,12 +8,12 @@ mod following;
 mod lists;
 mod notices;
 mod records;
+mod results;
 mod roles;
 mod status_and_cancel;
 mod sweep;
 mod take;
 
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,24 +25,23 @@ use cotal_wire::anycast::Created;
 use cotal_wire::control::Code;
 use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::{Lifecycle, Principal, Space};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::control::rail::{self, Rail};
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
+use crate::striped::StripedLocks;
 use records::{Found, Records, may_write};
 use roles::Roles;
 use take::Takes;
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 16;
-/// Locks by sequence; a collision only makes two callers wait for each other.
-const STRIPES: usize = 256;
 
 /// The records of one lane and everything that is done to them.
 pub(crate) struct RequestKeeper {
@@ -53,7 +52,7 @@ pub(crate) struct RequestKeeper {
     gate: Gate,
     records: Records,
     roles: Roles,
-    turns: Box<[Mutex<()>; STRIPES]>,
+    turns: StripedLocks,
 }
 
 /// What was read for one decision: TASK's creation time was the same before and after.
@@ -88,8 +87,7 @@ pub(crate) async fn spawn(
     every: Duration,
 ) -> Result<Arc<RequestKeeper>, LaneError> {
     let keeper = Arc::new(RequestKeeper::new(context, scanner));
-    let takes = rail.bind(context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await;
-    let takes = takes.map_err(broker("cannot bind the control rails"))?;
+    let takes = rail.bind(context, context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await?;
     let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
     let (reporter, stop) = (context.reporter("the rail of takes"), context.stop.clone());
     context.spawn("the rail of takes", rail::failed(service.run(takes, reporter, stop)));
@@ -110,7 +108,7 @@ impl RequestKeeper {
             gate: gate.clone(),
             records: Records::new(space, connection, gate),
             roles: Roles::new(scanner.clone()),
-            turns: Box::new(std::array::from_fn(|_| Mutex::new(()))),
+            turns: StripedLocks::default(),
         }
     }
 
@@ -121,8 +119,7 @@ impl RequestKeeper {
 
     /// One decision at a time about one request.
     async fn turn(&self, seq: u64) -> MutexGuard<'_, ()> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(seq);
-        self.turns[usize::try_from(hash % STRIPES as u64).unwrap_or_default()].lock().await
+        self.turns.lock(&seq).await
     }
 
     async fn created(&self) -> Result<String, NatsError> {
@@ -190,18 +187,17 @@ fn too_busy(seq: u64) -> RegistryError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
+    use crate::clock::BootInstant;
 
     #[test]
     fn any_2_a_lane_that_does_not_serve_changes_no_record() {
         let (keeper, gate) = crate::lease::gate::gate();
         let write = || may_write(&gate, || "a record".to_owned());
         assert!(matches!(write(), Err(NatsError::Withheld { .. })));
-        keeper.set(Some(Instant::now() + Duration::from_secs(60)));
+        keeper.set(Some(BootInstant::now() + Duration::from_secs(60)));
         assert!(write().is_ok());
-        keeper.set(Some(Instant::now()));
+        keeper.set(Some(BootInstant::now()));
         assert!(matches!(write(), Err(NatsError::Withheld { .. })));
     }
 }

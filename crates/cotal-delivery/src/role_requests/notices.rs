@@ -6,13 +6,13 @@
 use cotal_nats::NatsError;
 use cotal_rules::anycast::{Notice, Record, marked, owed};
 use cotal_wire::anycast::{NoticeData, NoticeKind};
-use cotal_wire::envelope::{From, Message, Part};
-use cotal_wire::names::DELIVERY;
+use cotal_wire::envelope::{Message, Part};
 use cotal_wire::rows::RequestRow;
 use tracing::{info, warn};
 
 use super::RequestKeeper;
 use super::records::may_write;
+use crate::daemon_message::daemon_message;
 use crate::state::view::Feed;
 
 impl RequestKeeper {
@@ -72,25 +72,10 @@ impl RequestKeeper {
         };
         let data =
             NoticeData { kind: notice.kind, seq: *seq, role: role.clone(), holder: holder.clone() };
-        Message {
-            id: notice.id.clone(),
-            ts: at,
-            space: self.space.to_string(),
-            from: From {
-                id: self.own.to_string(),
-                name: DELIVERY.to_owned(),
-                role: Some(DELIVERY.to_owned()),
-            },
-            channel: None,
-            to: Some(notice.to.to_string()),
-            to_service: None,
-            mentions: Vec::new(),
-            parts: vec![
-                Part::Text { text },
-                Part::Data { data: serde_json::to_value(data).unwrap_or_default() },
-            ],
-            reply_to: None,
-            context_id: None,
-        }
+        let parts = vec![
+            Part::Text { text },
+            Part::Data { data: serde_json::to_value(data).unwrap_or_default() },
+        ];
+        daemon_message(&self.space, &self.own, &notice.to, &notice.id, at, parts)
     }
 }

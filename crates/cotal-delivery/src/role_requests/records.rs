@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
+use cotal_rules::LastValid;
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
 use cotal_wire::Space;
@@ -86,26 +87,17 @@ impl Records {
     /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of garbage
     /// empties the history, and memory knows nothing from before this process.
     pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
-        let mut last = self.known().get(&seq).cloned();
-        for entry in self.kv.history(&request_key(seq)).await?.iter().rev() {
-            if entry.revision >= revision {
-                continue;
+        let history = self.kv.history(&request_key(seq)).await?;
+        let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
+        let parse = |value: &[u8], _| RequestRow::parse(value, seq).ok();
+        let remembered = self.known().get(&seq).map(|known| (known.row.clone(), known.revision));
+        Ok(match LastValid::behind(revision, entries, parse).or_newer(remembered) {
+            LastValid::Row(row, _) => {
+                Found { record: Some(Record { row, revision }), garbage: None }
             }
-            if last.as_ref().is_some_and(|known| known.revision >= entry.revision) {
-                break;
+            LastValid::Deleted(_) | LastValid::Unknown => {
+                Found { record: None, garbage: Some(revision) }
             }
-            let Some(value) = entry.live() else {
-                last = None;
-                break;
-            };
-            if let Ok(row) = RequestRow::parse(value, seq) {
-                last = Some(Record { row, revision: entry.revision });
-                break;
-            }
-        }
-        Ok(match last {
-            Some(record) => Found { record: Some(Record { revision, ..record }), garbage: None },
-            None => Found { record: None, garbage: Some(revision) },
         })
     }
 
@@ -154,7 +146,11 @@ impl Records {
         Ok(())
     }
 
-    pub(super) fn note(&self, record: Record) {
+    /// Results can be large, and only their sender reads them, from the bucket.
+    pub(super) fn note(&self, mut record: Record) {
+        if let Some(result) = &mut record.row.result {
+            result.parts = Vec::new();
+        }
         let mut known = self.known();
         let newest = known.get(&record.row.seq).map_or(0, |known| known.revision);
         if record.revision >= newest {

@@ -50,8 +50,10 @@ impl Takes {
     }
 
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
-        if request.op != op::TAKE {
-            return unknown(&request.op, ANYCAST_TAKE);
+        match request.op.as_str() {
+            op::TAKE => {}
+            op::RESULT => return self.result(caller, request).await,
+            other => return unknown(other, ANYCAST_TAKE),
         }
         let take = match args::<TakeArgs>(request.args) {
             Ok(take) => take,
@@ -68,7 +70,7 @@ impl Takes {
     }
 }
 
-fn refused(seq: u64, reason: TakeRefusal) -> Reply {
+pub(super) fn refused(seq: u64, reason: TakeRefusal) -> Reply {
     let (code, why) = match reason {
         TakeRefusal::Cancelled => (Code::Conflict, "its sender took it back"),
         TakeRefusal::Held => (Code::Conflict, "another holder or a later delivery has it"),
@@ -109,6 +111,10 @@ impl RequestKeeper {
             let standing = looked.record();
             match rules::take(looked.seen(*seq), take) {
                 TakeStep::Refused(why) => return Ok(Some(why)),
+                TakeStep::Finished => {
+                    self.delete(*seq, &looked).await?;
+                    return Ok(Some(TakeRefusal::Gone));
+                }
                 TakeStep::Taken => {
                     if let Some(record) = standing.filter(|record| !record.row.notified) {
                         let settled = self.settle(record).await;

@@ -6,16 +6,18 @@
 //! (`docs/wire.md` §5, *Current*). A watch that lags, stalls or is rebuilt makes `fresh` wait or
 //! fail; nothing is decided meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, WatchOptions};
-use cotal_rules::directory::{Applied, Directory};
+use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent};
+use cotal_rules::LastValid;
+use cotal_rules::directory::{Acl, Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::envelope::InboxEntry;
-use cotal_wire::names::{Bucket, member_key};
+use cotal_wire::names::{Bucket, member_key, parse_member_key};
+use cotal_wire::rows::{AclRow, MemberRow};
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -24,13 +26,16 @@ use tracing::{debug, error, warn};
 use crate::clock::now_ms;
 use crate::lease::gate::Gate;
 use crate::state::changes::Changes;
+use crate::state::kept::KeptRows;
+use crate::state::watching::{watch_all, watch_history};
 
 /// How long a lagging watch is waited for before the caller is told.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
 /// How long entries wait for a leave. A leave needs a few round trips.
 const LEAVE_HOLD: Duration = Duration::from_secs(1);
-/// Between two attempts to begin a watch.
-const WATCH_AGAIN: Duration = Duration::from_millis(200);
+
+/// What is kept of a tombstone: all that a retired lifecycle's row still says.
+const TOMBSTONE: &[u8] = br#"{"allowSubscribe":[],"revision":0,"updatedAt":0,"retired":true}"#;
 
 /// A bucket that the view follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,8 +100,12 @@ pub(crate) struct View {
     state: RwLock<State>,
     feeds: [Followed; 4],
     awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
-    /// Counts what may have ended a leave.
-    leaves: watch::Sender<u64>,
+    /// Counts changes of member rows, and what else may have ended a leave.
+    members_changed: watch::Sender<u64>,
+    /// Rows that garbage must not push out.
+    kept: KeptRows,
+    /// Joins that another daemon left half done while this one served.
+    foreign: Mutex<HashSet<(Channel, Lifecycle)>>,
 }
 
 #[derive(Debug, Default)]
@@ -128,6 +137,8 @@ impl View {
             kv: Kv::new(connection, &space.bucket(feed.bucket())),
             progress: watch::Sender::new(Progress::default()),
         };
+        let dead = Kv::new(connection, &space.bucket(Bucket::Dead));
+        let kept = KeptRows::new(dead, gate.clone());
         Arc::new(Self {
             space: space.clone(),
             writer_identity: writer_identity.to_owned(),
@@ -136,7 +147,9 @@ impl View {
             state: RwLock::default(),
             feeds: Feed::ALL.map(followed),
             awaited: Mutex::default(),
-            leaves: watch::Sender::default(),
+            members_changed: watch::Sender::default(),
+            kept,
+            foreign: Mutex::default(),
         })
     }
 
@@ -176,7 +189,7 @@ impl View {
         &self,
         entries: impl Iterator<Item = (&'a Lifecycle, &'a InboxEntry)> + Clone,
     ) -> Result<(), NatsError> {
-        let mut changes = self.leaves.subscribe();
+        let mut changes = self.members_changed.subscribe();
         let is_leaving = || {
             let directory = self.directory();
             entries.clone().any(|(member, it)| directory.is_leaving(&it.channel, member, it.seq))
@@ -188,8 +201,108 @@ impl View {
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
+    /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there; names them.
+    pub(crate) fn lower_frontiers(&self, last: u64) -> Vec<Lifecycle> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.directory.lower_frontiers(last)
+    }
+
+    /// Joins that another daemon left half done and that nobody has taken, once there are any.
+    /// Cancel-safe.
+    pub(crate) async fn foreign_joins(&self) -> Vec<(Channel, Lifecycle)> {
+        let mut changes = self.members_changed.subscribe();
+        loop {
+            let found = {
+                let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *foreign)
+            };
+            if !found.is_empty() {
+                return found.into_iter().collect();
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
+    /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
+    fn note_foreign_join(&self, key: &str, value: &[u8]) {
+        if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
+            return;
+        }
+        let Some((channel, member)) = parse_member_key(key) else { return };
+        let row = MemberRow::parse(value, &channel, &member);
+        let is_foreign = row.is_ok_and(|row| {
+            row.leave_cursor.is_none()
+                && !row.activated
+                && row.writer_identity != self.writer_identity
+        });
+        if is_foreign {
+            self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, member));
+            self.members_changed.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final, and
+    /// the watch tells the newest row of a key alone (INV-5).
+    async fn find_tombstones(&self) -> Result<(), NatsError> {
+        let mut watch = watch_history(self.kv(Feed::Acl)).await?;
+        loop {
+            match watch.next().await? {
+                WatchEvent::Put { key, value, revision } => {
+                    if AclRow::parse(&value).is_ok_and(|row| row.retired) {
+                        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                        state.directory.recover_acl(&key, &value, revision);
+                    }
+                }
+                WatchEvent::InitialDone => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads what earlier daemons kept outside the buckets. A tombstone among it counts at once.
+    async fn load_kept(&self) -> Result<(), NatsError> {
+        self.kept.load().await?;
+        for key in self.kept.keys(Bucket::Acl) {
+            if let Some((value, revision)) = self.kept.row(Bucket::Acl, &key) {
+                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                state.directory.recover_acl(&key, &value, revision);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written over.
+    async fn keep(&self, feed: Feed, key: &str, value: &[u8], revision: u64, applied: &Applied) {
+        match (feed, applied) {
+            (Feed::Channels, Applied::Applied) => {
+                self.kept.keep(Bucket::Channels, key, value, revision).await;
+            }
+            (Feed::Acl, Applied::Garbled(_)) => {
+                let tombstone = {
+                    let directory = self.directory();
+                    let member = Lifecycle::parse(key).ok();
+                    member
+                        .filter(|it| matches!(directory.acl(it), Acl::Retired))
+                        .and_then(|it| directory.acl_revision(&it))
+                };
+                if let Some(revision) = tombstone {
+                    self.kept.keep(Bucket::Acl, key, TOMBSTONE, revision).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
+        match feed {
+            Feed::Acl => self.find_tombstones().await?,
+            Feed::Channels => self.load_kept().await?,
+            Feed::Members | Feed::Presence => {}
+        }
         let mut watch = watch_all(self.kv(feed)).await?;
         loop {
             self.step(feed, &mut watch).await?;
@@ -200,14 +313,22 @@ impl View {
         let progress = &self.feeds[feed.index()].progress;
         match watch.next().await? {
             WatchEvent::Put { key, value, revision } => {
-                if let Applied::Garbled(why) = self.apply(feed, &key, Some(&value), revision) {
-                    self.recover(feed, &key, revision, &why).await;
+                let applied = self.apply(feed, &key, Some(&value), revision);
+                if let Applied::Garbled(why) = &applied {
+                    self.recover(feed, &key, revision, why).await;
                 }
+                self.keep(feed, &key, &value, revision, &applied).await;
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
+                if feed == Feed::Members {
+                    self.note_foreign_join(&key, &value);
+                }
                 self.tell_change(feed, &key).await;
             }
             WatchEvent::Delete { key, revision, .. } => {
                 self.apply(feed, &key, None, revision);
+                if feed == Feed::Channels {
+                    self.kept.forget(Bucket::Channels, &key).await;
+                }
                 progress.send_modify(|p| p.applied = p.applied.max(revision));
             }
             WatchEvent::Foreign { revision } => {
@@ -249,7 +370,7 @@ impl View {
             let routed = state.routed.load(Ordering::SeqCst);
             self.notify(key, Seen { revision, routed });
             drop(state);
-            self.leaves.send_modify(|changes| *changes += 1);
+            self.members_changed.send_modify(|changes| *changes += 1);
         }
         applied
     }
@@ -274,23 +395,28 @@ impl View {
         }
     }
 
-    /// Gives the directory the values before `garbled`, newest first, until one is a row. What lies
-    /// before a deletion is not in force any more.
+    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that was
+    /// kept outside the bucket when that is newer.
     fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
-        let older = entries.iter().rev().filter(|entry| entry.revision < garbled);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        for entry in older {
-            let Some(value) = entry.live() else { return };
-            let (directory, revision) = (&mut state.directory, entry.revision);
+        let directory = &mut state.directory;
+        let mut give = |value: &[u8], revision: u64| {
             let applied = match feed {
                 Feed::Members => directory.recover_member(key, value, revision),
                 Feed::Acl => directory.recover_acl(key, value, revision),
                 Feed::Channels => directory.recover_channel(key, value, revision),
-                Feed::Presence => return,
+                Feed::Presence => Applied::Ignored,
             };
-            if applied == Applied::Applied {
-                return;
-            }
+            (applied == Applied::Applied).then_some(())
+        };
+        let history = entries.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
+        let stands = LastValid::behind(garbled, history, &mut give);
+        let kept = self.kept.row(feed.bucket(), key).filter(|(_, revision)| *revision < garbled);
+        let newer = kept.as_ref().map(|(_, revision)| ((), *revision));
+        if let (LastValid::Row((), revision), Some((value, kept))) = (stands.or_newer(newer), &kept)
+            && revision == *kept
+        {
+            give(value, *kept);
         }
     }
 
@@ -417,7 +543,7 @@ impl LeaveInProgress {
         let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.set_leave_cursor(&self.channel, &self.member, cursor);
         drop(state);
-        self.view.leaves.send_modify(|changes| *changes += 1);
+        self.view.members_changed.send_modify(|changes| *changes += 1);
     }
 
     /// The closed row stands at `revision`.
@@ -431,7 +557,7 @@ impl Drop for LeaveInProgress {
         let mut state = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.end_leave(&self.channel, &self.member, self.written);
         drop(state);
-        self.view.leaves.send_modify(|changes| *changes += 1);
+        self.view.members_changed.send_modify(|changes| *changes += 1);
     }
 }
 
@@ -443,19 +569,5 @@ impl std::ops::Deref for DirectoryRef<'_> {
 
     fn deref(&self) -> &Directory {
         &self.0.directory
-    }
-}
-
-/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
-/// whether the broker is given up is the watchdog's to say.
-pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
-    loop {
-        match kv.watch(WatchOptions::default()).await {
-            Err(error) if error.is_transient() => {
-                warn!(bucket = kv.name(), %error, "not watched yet");
-                tokio::time::sleep(WATCH_AGAIN).await;
-            }
-            begun => return begun,
-        }
     }
 }

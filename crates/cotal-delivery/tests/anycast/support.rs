@@ -193,6 +193,7 @@ pub(crate) fn row_of(seq: u64, created: &str, state: RequestState) -> RequestRow
         at: 1,
         notified: true,
         gone: 0,
+        result: None,
     }
 }
 

@@ -49,7 +49,6 @@ async fn crd_2_and_crd_4_what_was_asked_for_is_proved_and_the_connection_moves_a
     assert_eq!(host.resident().await, Some(before.clone()), "nothing was adopted so far");
 
     let reloaded = adopted(reload(&manager, Some(&new)).await);
-    assert!(matches!(reloaded.membership, Adoption::Skipped(_)), "no feed runs: {reloaded:?}");
     let Adoption::BrokerAccepted(accepted) = reloaded.delivery else { panic!("skipped") };
     let claims = Creds::parse(&new).expect("creds").claims;
     assert_eq!(accepted.identity, host.key.public_key());

@@ -4,7 +4,9 @@ mod adoption;
 mod support;
 
 use cotal_delivery::{CredentialError, Lane, LaneError};
+use cotal_manager::mint_connection_evictor_creds;
 use cotal_testkit::{God, Mesh, MeshOptions};
+use cotal_trust::UserKey;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_workspace::{FileStore, Secret, SecretKey, SecretKind, SecretStore as _};
@@ -49,10 +51,9 @@ async fn crd_1_a_missing_malformed_or_foreign_credential_is_refused_before_any_d
     put(text(&store, "other", SecretKind::Delivery));
     assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
     // A whole set of another space's credentials fits together and is foreign all the same.
-    for kind in [SecretKind::MembershipObserver, SecretKind::ConnectionEvictor] {
-        let foreign = Secret::new(text(&store, "other", kind.clone()));
-        store.put(&key("main", kind), &foreign).expect("stored");
-    }
+    let observer = SecretKind::MembershipObserver;
+    let foreign = Secret::new(text(&store, "other", observer.clone()));
+    store.put(&key("main", observer), &foreign).expect("stored");
     let why = refused(&mesh).await;
     assert!(why.to_string().contains("it is for space other"), "{why}");
     put("nonsense".into());
@@ -109,8 +110,10 @@ async fn ended(mesh: &Mesh) -> Result<(), LaneError> {
 async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
     let (mesh, store) = two_spaces().await;
     // The evictor of another rotation: as a crash between the two writes leaves it.
-    let other = text(&store, "other", SecretKind::ConnectionEvictor);
-    store.put(&key("main", SecretKind::ConnectionEvictor), &Secret::new(other)).expect("stored");
+    let other = UserKey::generate();
+    let other = mint_connection_evictor_creds(&mesh.authority(), &other, "another");
+    let evictor = key("main", SecretKind::ConnectionEvictor);
+    store.put(&evictor, &other.expect("a credential")).expect("stored");
     assert!(matches!(refused(&mesh).await, CredentialError::Torn(_)));
     // Minting mends it: the pair is rotated together.
     cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");
@@ -134,4 +137,61 @@ fn lif_13_a_lane_with_an_injected_store_consults_no_registry() {
         read += 1;
     }
     assert!(read > 10, "the sources were not found");
+}
+
+/// A store that answers only once the test, on the lane's own thread, lets it.
+#[derive(Debug)]
+struct SlowStore {
+    inner: FileStore,
+    asked: tokio::sync::watch::Sender<bool>,
+    answer: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl cotal_workspace::SecretStore for SlowStore {
+    fn get(&self, key: &SecretKey) -> Result<Option<Secret>, cotal_workspace::StoreError> {
+        if !self.asked.send_replace(true) {
+            let answer = self.answer.lock().expect("the lock");
+            let within = std::time::Duration::from_secs(20);
+            answer
+                .recv_timeout(within)
+                .map_err(|_| cotal_workspace::StoreError::new("read", key, "nobody let it"))?;
+        }
+        self.inner.get(key)
+    }
+
+    fn put(&self, key: &SecretKey, secret: &Secret) -> Result<(), cotal_workspace::StoreError> {
+        self.inner.put(key, secret)
+    }
+
+    fn delete(&self, key: &SecretKey) -> Result<bool, cotal_workspace::StoreError> {
+        self.inner.delete(key)
+    }
+
+    fn identity(&self) -> cotal_workspace::StoreIdentity {
+        self.inner.identity()
+    }
+}
+
+/// On one thread: a store that blocked it would never be let answer.
+#[tokio::test(flavor = "current_thread")]
+async fn a_store_that_takes_its_time_holds_up_nothing_else_of_the_runtime() {
+    let mesh = Mesh::start().await;
+    let (let_it, answer) = std::sync::mpsc::channel();
+    let store = std::sync::Arc::new(SlowStore {
+        inner: FileStore::new(mesh.root().clone()),
+        asked: tokio::sync::watch::channel(false).0,
+        answer: std::sync::Mutex::new(answer),
+    });
+    let mut asked = store.asked.subscribe();
+    let mut options = mesh.lane_options();
+    options.store = store;
+    let mut lane = Lane::start(options);
+    asked.wait_for(|asked| *asked).await.expect("the store is asked");
+    let_it.send(()).expect("the store waits");
+    let mut stage = lane.stage();
+    let ready = stage.wait_for(|stage| *stage != cotal_delivery::Stage::Starting);
+    let reached = ready.await.expect("a stage").clone();
+    assert!(!matches!(reached, cotal_delivery::Stage::Ended { .. }), "{reached:?}");
+    lane.stop();
+    lane.ended().await.expect("a clean end");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cotal_delivery::{Lane, LaneOptions};
 use cotal_manager::clock::unix_seconds;
-use cotal_manager::{Authority, DAEMON_CREDENTIALS};
+use cotal_manager::{Authority, daemon_credentials};
 use cotal_nats::Connection;
 use cotal_testkit::{Mesh, Supervisor, eventually, serving};
 use cotal_trust::{UserKey, mint_profile};
@@ -38,7 +38,7 @@ impl<'a> Host<'a> {
     pub(crate) async fn of(mesh: &'a Mesh) -> Self {
         let files = FileStore::new(mesh.root().clone());
         let store = Arc::new(MemoryStore::new("test"));
-        for kind in DAEMON_CREDENTIALS {
+        for kind in daemon_credentials(&mesh.authority()).expect("spaces") {
             let key = SecretKey::new(mesh.space(), kind);
             let secret = files.get(&key).expect("the store").expect("a credential");
             if key.kind != SecretKind::Delivery {

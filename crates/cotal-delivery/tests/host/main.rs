@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod kicks;
 mod standby;
 mod support;
 

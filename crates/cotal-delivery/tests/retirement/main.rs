@@ -4,6 +4,7 @@ mod crashes;
 mod narrowing;
 mod pages;
 mod races;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;

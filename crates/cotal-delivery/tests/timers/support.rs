@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use cotal_manager::Office;
 use cotal_manager::clock::unix_millis;
-use cotal_nats::js::ConsumerAction;
 use cotal_nats::{
     Connection, Delivery, Get, HeaderMap, NatsError, PubAck, PullConsumer, PullOptions,
     StoredMessage,
 };
 use cotal_testkit::{Mesh, eventually};
-use cotal_wire::profile::Profile;
 use cotal_wire::timers::TimerBody;
 use cotal_wire::{EndpointName, Space, Timer};
 
@@ -29,16 +26,8 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Provisions an endpoint of the first space and connects as it.
     pub(crate) async fn of(mesh: &Mesh, name: &str) -> Self {
-        let name = EndpointName::parse(name).expect("an endpoint");
-        let authority = mesh.authority();
-        let (_, provisioner) =
-            authority.connect(Office::Provisioner, &mesh.address()).await.expect("the provisioner");
-        let (space, config) = (mesh.space().clone(), mesh.space().ept_config(&name));
-        let (stream, filter) = (space.ept_stream(), config.filter_subject.as_deref());
-        let create = ConsumerAction::Create;
-        let made = provisioner.create_consumer(&stream, &config.name, filter, &config, create);
-        made.await.expect("the endpoint's consumer");
-        let creds = mesh.creds(|_| Profile::Workflow(name.clone()));
+        let creds = mesh.add_endpoint(name).await;
+        let (name, space) = (EndpointName::parse(name).expect("an endpoint"), mesh.space().clone());
         Self { connection: mesh.connect(&creds).await, space, name, god: mesh.god().await }
     }
 

@@ -13,6 +13,7 @@ mod narrow;
 mod pending;
 mod provisioning;
 mod retire;
+mod widen;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ use crate::rows::{AclRows, read_presence};
 pub use name::AgentName;
 pub use provisioning::Provisioning;
 pub use retire::{Done, Retired, Retirement};
+pub use widen::MoreGrants;
 
 /// A presence row is written every 2 s and its bucket keeps it for 6 s.
 const PRESENT_FOR_MS: i64 = 6_000;

@@ -315,7 +315,11 @@ impl Agents {
             let data = self.ask_patiently(op::EVICT_PRINCIPAL, args, started).await?;
             let eviction: Eviction = serde_json::from_value(data)?;
             kicked += eviction.kicked;
-            if eviction.verified_gone {
+            let gone = eviction.proves_gone(principal).map_err(|detail| NatsError::Malformed {
+                what: op::EVICT_PRINCIPAL.to_owned(),
+                detail,
+            });
+            if gone.doing(|| format!("prove that {principal} is gone"))? {
                 return Ok(kicked);
             }
             tokio::time::sleep(EVICTION_RETRY_AFTER).await;

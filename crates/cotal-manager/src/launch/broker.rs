@@ -11,9 +11,9 @@ use cotal_trust::Trust;
 use cotal_wire::limits::MAX_CONTROL_LINE;
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::log::DEFAULT_MAX_BYTES;
-use cotal_workspace::{Durability, Identity, Root, Share, identity, process};
+use cotal_workspace::{Durability, Identity, Root, Share, disk, identity, process};
 
-use super::process::{Process, Stopped};
+use super::process::{Process, Stop};
 use crate::error::ManagerError;
 
 /// A broker flushes its stores before it ends.
@@ -36,7 +36,7 @@ pub struct BrokerLaunch<'a> {
     pub tls: bool,
     /// Leave it running when this process ends.
     pub detach: bool,
-    /// The most bytes that its stores may hold, when it is not the broker's own share of the disk.
+    /// The most bytes that its stores may hold, when it is not the usual share of the disk.
     pub max_file_store: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl BrokerLaunch<'_> {
             Durability::Default => Sync::Periodic,
             Durability::Strict => Sync::Always,
         };
-        config.jetstream.max_file_store = self.max_file_store;
+        config.jetstream.max_file_store = self.max_file_store.or_else(|| share_of_disk(root));
         config.tls = self.tls.then(|| super::tls::certificate(root));
         if let Some(trust) = self.trust {
             config.auth = Auth::Jwt(Jwt {
@@ -137,6 +137,21 @@ fn is_ours(pid: u32, root: &Root) -> bool {
     named && identity::held_by(pid).is_none()
 }
 
+/// What the broker may store: what it stores already, and three quarters of what is free. Its own
+/// default would count what is free alone, and so refuse writes once it stores more than is left.
+fn share_of_disk(root: &Root) -> Option<u64> {
+    let room = disk::room(&root.broker_dir()).ok()?;
+    Some(disk::used_below(&root.broker_jetstream()) + room.free / 4 * 3)
+}
+
+/// The most bytes that the broker of a root may store, as it was told when it was started.
+#[must_use]
+pub fn store_limit(root: &Root) -> Option<u64> {
+    let config = files::read(&root.broker_config()).ok()??;
+    let limit = |line: &str| line.trim().strip_prefix("max_file_store: ")?.parse().ok();
+    config.lines().find_map(limit)
+}
+
 /// Where a root was when its broker was started, if that is somewhere else than now: what the broker
 /// opens from now on it looks for there.
 #[must_use]
@@ -149,17 +164,17 @@ pub fn moved_from(root: &Root, broker: &Process) -> Option<PathBuf> {
     (then != root.dir()).then(|| then.to_owned())
 }
 
-/// Stops the broker of a root; `None` when there was none. Its stale record is removed.
+/// Stops the broker of a root. Its stale record is removed.
 ///
 /// # Errors
-/// When the process cannot be stopped, or the record cannot be removed.
-pub async fn stop_broker(root: &Root) -> Result<Option<Stopped>, ManagerError> {
+/// When the process cannot be stopped.
+pub async fn stop_broker(root: &Root) -> Result<Stop, ManagerError> {
     let mut stopped = None;
     for broker in running(root)? {
         stopped = stopped.max(Some(broker.stop(STOP_WITHIN).await?));
     }
-    files::remove(&root.broker_pid())?;
-    Ok(stopped)
+    let cleaned = files::remove(&root.broker_pid());
+    Ok(Stop::new(stopped, cleaned.map(drop).map_err(ManagerError::from)))
 }
 
 impl From<BrokerError> for ManagerError {

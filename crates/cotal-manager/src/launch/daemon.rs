@@ -13,7 +13,7 @@ use cotal_workspace::{
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
-use super::process::{Process, Stopped};
+use super::process::{Process, Stop};
 use super::program::{Launch, RunLog};
 use crate::authority::Authority;
 use crate::credentials::{renew_daemon_credentials, set_aside_credential};
@@ -111,8 +111,8 @@ impl Daemon {
 
     /// Waits until it serves, it ends, or `within` is over (LIF-6).
     ///
-    /// A responder that answers may be another host's, so this process counts as serving only once
-    /// it has also recorded itself, which it does when it holds the lease (LIF-11).
+    /// A responder that answers may be another daemon's, so this process counts as serving only once
+    /// the lease names it and it has recorded itself, which it does when it holds the lease (LIF-11).
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -122,13 +122,14 @@ impl Daemon {
         within: Duration,
     ) -> Result<Started, ManagerError> {
         let deadline = Instant::now() + within;
+        let pid = self.child.id().unwrap_or_default();
         loop {
             let probed = tokio::select! {
                 status = self.child.wait() => {
                     let status = status.map_err(|e| self.failed(e))?;
                     return Ok(Started::Ended { status, reason: self.reason() });
                 }
-                probed = rail.probe() => probed,
+                probed = rail.probe_process(pid) => probed,
             };
             match probed {
                 Liveness::Bound if self.is_recorded()? => return Ok(Started::Serving),
@@ -211,8 +212,7 @@ pub(super) fn running(record: &PidFile) -> Result<Vec<Process>, ManagerError> {
     Ok(running)
 }
 
-/// Stops the daemon of a space as LIF-10 says, one that is still starting included; `None` when
-/// none ran. A record that is provably of another program is cleared and nobody is
+/// Stops the daemon of a space as LIF-10 says, one that is still starting included. A record that is provably of another program is cleared and nobody is
 /// signalled (LIF-11). Once it is dead its credential is taken away, so that nobody restarts it.
 ///
 /// A daemon that released its lease removed its own record. The record of one that could not stays,
@@ -225,21 +225,25 @@ pub async fn stop_daemon(
     root: &Root,
     space: &Space,
     patience: Patience,
-) -> Result<Option<Stopped>, ManagerError> {
+) -> Result<Stop, ManagerError> {
     let patience = match patience {
         Patience::Refuse => Some(LAUNCH_TAKES),
         Patience::Wait => None,
     };
-    let _held = reserve(root, space, patience).await?;
+    let _held = match reserve(root, space, patience).await {
+        // Where the disk takes no file to lock, nothing can be started either.
+        Err(ManagerError::Lock(LockError::Io { .. })) => None,
+        held => Some(held?),
+    };
     let record = daemon_record(root, space);
     let mut stopped = None;
     for daemon in running(&record)? {
         let how = daemon.stop(STOP_WITHIN).await?;
         stopped = stopped.max(Some(how));
     }
-    record.remove_if_foreign()?;
-    set_aside_credential(root, space)?;
-    Ok(stopped)
+    let cleaned = record.remove_if_foreign().map_err(ManagerError::from);
+    let cleaned = set_aside_credential(root, space).and(cleaned);
+    Ok(Stop::new(stopped, cleaned.map(drop)))
 }
 
 /// Takes the right to start or stop the daemon of a space; without `patience` it waits for its
@@ -272,7 +276,8 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let record = daemon_record(&root, &space);
         record.write(std::process::id()).unwrap();
-        assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
+        let stop = stop_daemon(&root, &space, Patience::Refuse).await.unwrap();
+        assert!(stop.stopped.is_none() && stop.left.is_none(), "{stop:?}");
         assert_eq!(record.verify().unwrap(), RecordState::Absent);
     }
 
@@ -285,7 +290,8 @@ mod tests {
         let pid = ended.id();
         ended.wait().unwrap();
         daemon_record(&root, &space).write(pid).unwrap();
-        assert!(stop_daemon(&root, &space, Patience::Refuse).await.unwrap().is_none());
+        let stop = stop_daemon(&root, &space, Patience::Refuse).await.unwrap();
+        assert!(stop.stopped.is_none() && stop.left.is_none(), "{stop:?}");
         assert_eq!(dead_daemon(&root, &space).unwrap(), Some(pid));
     }
 
@@ -301,6 +307,6 @@ mod tests {
         let mut waiting = std::pin::pin!(stop(Patience::Wait));
         assert!(tokio::time::timeout(LAUNCH_TAKES * 2, &mut waiting).await.is_err());
         drop(held);
-        assert!(waiting.await.unwrap().is_none());
+        assert!(waiting.await.unwrap().stopped.is_none());
     }
 }

@@ -12,7 +12,7 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
 use super::daemon::{STOP_WITHIN, running};
-use super::process::{Process, Stopped};
+use super::process::{Process, Stop};
 use super::program::{Launch, RunLog};
 use crate::error::{Doing, ManagerError};
 use crate::rows::{bucket, read_all};
@@ -140,16 +140,16 @@ pub fn running_manager(root: &Root, space: &Space) -> Result<Option<Process>, Ma
     Ok(running(&manager_record(root, space))?.into_iter().next())
 }
 
-/// Stops the manager of a space; `None` when none ran.
+/// Stops the manager of a space.
 ///
 /// # Errors
 /// When it cannot be stopped.
-pub async fn stop_manager(root: &Root, space: &Space) -> Result<Option<Stopped>, ManagerError> {
+pub async fn stop_manager(root: &Root, space: &Space) -> Result<Stop, ManagerError> {
     let record = manager_record(root, space);
     let mut stopped = None;
     for manager in running(&record)? {
         stopped = stopped.max(Some(manager.stop(STOP_WITHIN).await?));
     }
-    record.remove_if_stale()?;
-    Ok(stopped)
+    let cleaned = record.remove_if_stale();
+    Ok(Stop::new(stopped, cleaned.map(drop).map_err(ManagerError::from)))
 }

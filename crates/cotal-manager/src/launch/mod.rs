@@ -11,11 +11,11 @@ mod process;
 mod program;
 mod tls;
 
-pub use broker::{BrokerLaunch, moved_from, running_broker, stop_broker};
+pub use broker::{BrokerLaunch, moved_from, running_broker, stop_broker, store_limit};
 pub use daemon::{
     Daemon, Patience, Started, daemon_record, dead_daemon, running_daemon, stop_daemon,
 };
 pub use manager::{ManagerProcess, Readiness, manager_record, running_manager, stop_manager};
-pub use process::{Process, Stopped};
+pub use process::{Process, Stop, Stopped};
 pub use program::Launch;
 pub use tls::{OwnCertificate, ensure_certificate};

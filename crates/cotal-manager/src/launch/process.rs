@@ -29,6 +29,22 @@ pub enum Stopped {
     Killed,
 }
 
+/// What a stop came to. Processes end also where the disk takes no writes; what could then not be
+/// cleaned up behind them is told.
+#[derive(Debug)]
+pub struct Stop {
+    /// How the process ended; `None` when there was none.
+    pub stopped: Option<Stopped>,
+    /// Why a file of it was left behind.
+    pub left: Option<ManagerError>,
+}
+
+impl Stop {
+    pub(super) fn new(stopped: Option<Stopped>, cleaned: Result<(), ManagerError>) -> Self {
+        Self { stopped, left: cleaned.err() }
+    }
+}
+
 /// A process of this machine.
 #[derive(Debug)]
 pub struct Process {

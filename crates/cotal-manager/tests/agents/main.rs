@@ -5,6 +5,7 @@ mod manager;
 mod restart;
 mod soak;
 mod support;
+mod widen;
 
 use cotal_manager::rows::AclRows;
 use cotal_manager::{Added, AgentName, Agents, Begun, ManagerError, NewAgent, write_back_rows};

@@ -1,12 +1,14 @@
 //! What a manager's start waits for, and how a restart proves its predecessor gone (ADM-4, ADM-6,
 //! ADM-7).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cotal_manager::{AgentName, Gate, Manager, ManagerError};
+use cotal_manager::{AgentName, BrokerAddress, Gate, Manager, ManagerError, Office, Rail};
 use cotal_nats::{ConnectOptions, Connection, NatsError};
 use cotal_testkit::{God, Mesh, Proxy, eventually};
-use cotal_wire::control::{Code, op};
+use cotal_wire::control::{Code, Reply, op};
+use serde_json::json;
 
 use super::support::{Answer, Asked, Running, bytes_of, identity_or, options, pretend, refusal};
 use super::{agent, supervisor};
@@ -152,7 +154,7 @@ async fn adm_6_a_holder_that_is_not_verified_keeps_the_gate_frozen() {
 
     let blind: Answer = |request| {
         let results = serde_json::json!({ "results": [] });
-        identity_or(request, bytes_of(&cotal_wire::control::Reply::done(results)))
+        identity_or(request, bytes_of(&Reply::done(results)))
     };
     pretend(&mesh, &god, blind).await;
     let mut short = options(&mesh);
@@ -181,6 +183,72 @@ async fn adm_7_restarts_keep_the_identities_and_add_no_holder_and_a_session_adds
     let another = Manager::start(options(&mesh)).await.unwrap_err();
     assert!(matches!(another, ManagerError::Lock(_)), "one manager a root: {another}");
     running.stop().await;
+}
+
+/// An attempt that had the whole wait to itself left no time for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_4_a_request_that_was_lost_on_its_way_is_asked_again() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let forgetful: Answer = |_| (ASKED.fetch_add(1, Ordering::SeqCst) > 0).then(Vec::new);
+    pretend(&mesh, &god, forgetful).await;
+    let mut short = options(&mesh);
+    short.start_wait_ms = 9_000;
+    Manager::start(short).await.unwrap();
+    assert!(ASKED.load(Ordering::SeqCst) >= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_4_a_broker_that_is_away_before_the_request_is_sent_is_waited_for() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let address = BrokerAddress { url: proxy.url(), ..mesh.address() };
+    let (own, connection) = mesh.authority().connect(Office::Supervisor, &address).await.unwrap();
+    let mut state = connection.state();
+    proxy.cut();
+    state.wait_for(|state| !state.is_connected()).await.unwrap();
+    let rail = Rail::new(&connection, mesh.space(), &own);
+    let asked = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), 15_000);
+    tokio::pin!(asked);
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut asked).await;
+    assert!(early.is_err(), "it gave up: {early:?}");
+    proxy.heal();
+    asked.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_6_an_eviction_that_contradicts_itself_or_tells_of_another_proves_nothing() {
+    fn told(of: &str, remaining: u64, complete: bool) -> Vec<u8> {
+        bytes_of(&Reply::done(json!({
+            "principal": of, "kicked": 1, "remaining": remaining, "verifiedGone": true,
+            "scanComplete": complete,
+        })))
+    }
+    let answers: [Answer; 3] = [
+        |_| Some(told("local.carol", 0, true)),
+        |_| Some(told("local.bob", 1, true)),
+        |_| Some(told("local.bob", 0, false)),
+    ];
+    for answer in answers {
+        let mesh = Mesh::start().await;
+        let god = God::of(&mesh).await;
+        provision(&mesh, "bob").await.unwrap();
+        static EVICTION: std::sync::Mutex<Option<Answer>> = std::sync::Mutex::new(None);
+        *EVICTION.lock().unwrap() = Some(answer);
+        let daemon: Answer = |request| match request.op.as_str() {
+            op::EVICT_PRINCIPAL => EVICTION.lock().unwrap().and_then(|answer| answer(request)),
+            _ => Some(bytes_of(&Reply::done(json!({ "channels": [] })))),
+        };
+        pretend(&mesh, &god, daemon).await;
+        let agents = supervisor(&mesh).await;
+        let bob = AgentName::parse("bob").unwrap();
+        let refused = agents.retire(&bob).await.unwrap_err();
+        let is_unusable =
+            matches!(refused, ManagerError::Broker { source: NatsError::Malformed { .. }, .. });
+        assert!(is_unusable, "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

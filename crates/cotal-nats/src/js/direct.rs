@@ -70,6 +70,20 @@ impl Connection {
         self.direct_batch(stream, body).await
     }
 
+    /// The same of the messages stored at or after an instant.
+    pub async fn direct_since(
+        &self,
+        stream: &str,
+        since: OffsetDateTime,
+        filter: &str,
+        batch: usize,
+    ) -> Result<DirectBatch, NatsError> {
+        let since =
+            since.format(&Rfc3339).map_err(|e| NatsError::malformed("instant to read from", e))?;
+        let body = json!({ "start_time": since, "next_by_subj": filter, "batch": batch });
+        self.direct_batch(stream, body).await
+    }
+
     async fn direct_batch(&self, stream: &str, body: Value) -> Result<DirectBatch, NatsError> {
         let subject = format!("$JS.API.DIRECT.GET.{stream}");
         let inbox = self.new_inbox();

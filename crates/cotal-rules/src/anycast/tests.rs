@@ -25,6 +25,7 @@ fn taken(created: &str, holder: &str, delivery: u64, notified: bool) -> Record {
         at: 0,
         notified,
         gone: 0,
+        result: None,
     };
     Record { row, revision: 7 }
 }

@@ -2,10 +2,12 @@
 
 use cotal_wire::Principal;
 use cotal_wire::rows::AclRow;
+use hashbrown::HashMap;
 
 use super::garbled::Bearers;
 use super::index::slot;
 use super::{Acl, Resolved};
+use crate::positions;
 
 #[derive(Debug, Default)]
 enum Held {
@@ -34,6 +36,8 @@ pub(super) struct Acls {
     held: Vec<Held>,
     live: Bearers<Principal, u32>,
     names: Bearers<String, u32>,
+    /// Where a lifecycle begins whose row names a post beyond the end of CHAT.
+    lowered: HashMap<u32, u64>,
     len: usize,
 }
 
@@ -59,13 +63,16 @@ impl Acls {
         &mut self,
         principal: &Principal,
         member: u32,
-        row: AclRow,
+        mut row: AclRow,
         revision: u64,
     ) -> bool {
         if matches!(self.acl(member), Acl::Retired) && !row.retired {
             return false;
         }
         self.unindex(principal, member);
+        if let (Some(last), Some(frontier)) = (self.lowered.get(&member), &mut row.activated) {
+            frontier.chat = frontier.chat.min(*last);
+        }
         let held = if row.retired {
             Held::Retired { revision }
         } else {
@@ -78,6 +85,22 @@ impl Acls {
         let before = std::mem::replace(slot(&mut self.held, member), held);
         self.len += usize::from(matches!(before, Held::Absent));
         true
+    }
+
+    /// Lowers every frontier beyond `last`, now and in rows to come; gives the members.
+    pub(super) fn lower_frontiers(&mut self, last: u64) -> Vec<u32> {
+        let mut lowered = Vec::new();
+        for (member, held) in (0..).zip(&mut self.held) {
+            if let Held::Row(row) = held
+                && let Some(to) = positions::frontier(&row.0, last)
+                && let Some(frontier) = &mut row.0.activated
+            {
+                frontier.chat = to;
+                self.lowered.insert(member, to);
+                lowered.push(member);
+            }
+        }
+        lowered
     }
 
     /// Removes the row, unless it is a tombstone.

@@ -20,6 +20,8 @@ use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, MemberState, delive
 use cotal_wire::{Channel, Lifecycle, Principal};
 use hashbrown::HashMap;
 
+use crate::positions;
+
 use acls::Acls;
 use garbled::Garbled;
 use index::Interner;
@@ -215,6 +217,39 @@ impl Directory {
 
     fn ids(&self, channel: &Channel, member: &Lifecycle) -> Option<(u32, u32)> {
         self.channels.get(channel).zip(self.lifecycles.get(member))
+    }
+}
+
+/// What a stream that went back contradicts.
+impl Directory {
+    /// Every member row.
+    #[must_use]
+    pub fn memberships(&self) -> Vec<(Channel, Lifecycle, Membership)> {
+        let rows = self.rows.all();
+        rows.map(|(channel, member, row)| {
+            let (channel, member) = (self.channels.key(channel), self.lifecycles.key(member));
+            (channel.clone(), member.clone(), row.clone())
+        })
+        .collect()
+    }
+
+    /// Member rows with a cursor beyond the end of CHAT, each with what it is to say.
+    #[must_use]
+    pub fn rows_beyond(&self, last: u64) -> Vec<(Channel, Lifecycle, Membership)> {
+        let rows = self.rows.all();
+        rows.filter_map(|(channel, member, row)| {
+            let corrected = positions::member_row(row, last)?;
+            let (channel, member) = (self.channels.key(channel), self.lifecycles.key(member));
+            Some((channel.clone(), member.clone(), corrected))
+        })
+        .collect()
+    }
+
+    /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there, whatever its
+    /// row says from now on; names them.
+    pub fn lower_frontiers(&mut self, last: u64) -> Vec<Lifecycle> {
+        let lowered = self.acls.lower_frontiers(last);
+        lowered.into_iter().map(|member| self.lifecycles.key(member).clone()).collect()
     }
 }
 

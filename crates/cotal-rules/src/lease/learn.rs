@@ -2,7 +2,9 @@
 
 use cotal_wire::rows::LeaseRow;
 
-use super::{Effect, Exit, Failure, Found, LeaseKeeper, Op, Phase, RETRY_MS, View};
+use super::{
+    Effect, Exit, Failure, Found, LeaseKeeper, Op, Pending, Phase, RETRY_MS, Reading, View,
+};
 
 impl LeaseKeeper {
     pub(super) fn written(
@@ -11,10 +13,15 @@ impl LeaseKeeper {
         now_ms: i64,
         effects: &mut Vec<Effect>,
     ) {
-        let Some((op, sent)) = self.pending.take_if(|(op, _)| *op != Op::Read) else {
+        let Some(Pending { op, sent, seen, stale }) = self.pending.take_if(|p| p.op != Op::Read)
+        else {
             return;
         };
         match (result, op) {
+            (Ok(_) | Err(Failure::Conflict), _) if stale => self.view = View::Unknown,
+            (Ok(revision), Op::Create | Op::Update { .. }) if revision < seen => {
+                self.replaced(now_ms, effects);
+            }
             (Ok(revision), Op::Delete { .. }) => {
                 // A create that strayed may have been stored since; then there is one more to go.
                 if revision >= self.seen {
@@ -39,9 +46,7 @@ impl LeaseKeeper {
             }
             (Err(Failure::Conflict), _) => self.contradicted(op, effects),
             (Err(failure), Op::Create) => self.not_created(failure, effects),
-            (Err(_), Op::Delete { .. }) => {
-                self.end(Exit::Stopped { released: false }, effects);
-            }
+            (Err(_), Op::Delete { .. }) => self.end(self.stopped(false), effects),
             (Err(_), Op::Update { .. } | Op::Read) => {
                 // A failed renewal is a question, not a verdict: the row stands for a while yet.
                 self.view = View::Unknown;
@@ -86,15 +91,23 @@ impl LeaseKeeper {
 
     pub(super) fn read(
         &mut self,
-        result: Result<Found, Failure>,
+        result: Result<Reading, Failure>,
         now_ms: i64,
         effects: &mut Vec<Effect>,
     ) {
-        if self.pending.take_if(|(op, _)| *op == Op::Read).is_none() {
+        let Some(asked) = self.pending.take_if(|p| p.op == Op::Read) else {
             return;
-        }
+        };
         match result {
-            Ok(found) => self.answered(&found, now_ms),
+            Ok(_) if asked.stale => {}
+            Ok(Reading { found, created }) => {
+                let stands = !matches!(found, Found::Absent { .. });
+                if created != self.created || (stands && found.revision() < asked.seen) {
+                    self.created = created;
+                    self.replaced(now_ms, effects);
+                }
+                self.answered(&found, now_ms);
+            }
             Err(failure @ (Failure::Unanswered | Failure::NoResponders(_))) => {
                 self.silence = failure;
                 self.next_op_at = now_ms + RETRY_MS;
@@ -174,9 +187,9 @@ impl LeaseKeeper {
     /// whenever the key is free. When it is known, they may all be on their way still.
     fn adopt(&mut self, revision: u64, ready: bool) {
         if revision > self.seen {
-            let flying = self.pending.filter(|(op, _)| *op != Op::Read);
+            let flying = self.pending.filter(|p| p.op != Op::Read);
             let stray = (self.strays > 0).then_some(self.stray_sent);
-            let sent = [self.unresolved, stray, flying.map(|(_, sent)| sent)];
+            let sent = [self.unresolved, stray, flying.map(|p| p.sent)];
             if let Some(sent) = sent.into_iter().flatten().min() {
                 self.valid_until = self.valid_until.max(sent + self.ttl_ms);
                 self.renew_at = sent + self.renew_ms;

@@ -22,10 +22,12 @@ mod types;
 use cotal_wire::Principal;
 use cotal_wire::rows::LeaseRow;
 
-pub use types::{Effect, Exit, Failure, Found, Input};
+pub use types::{Effect, Exit, Failure, Found, Input, Reading};
 
 /// How long a question that was not answered waits before it is asked again, in milliseconds.
 const RETRY_MS: i64 = 1_000;
+/// Renewals that fit into the row's lifetime.
+const RENEWALS: i64 = 3;
 /// How long a stop waits for the answers that a release needs, counted from the signal or, during
 /// a redial, from the drop; in milliseconds (LSE-7).
 pub const RELEASE_WAIT_MS: i64 = 5_000;
@@ -54,6 +56,19 @@ enum View {
     Garbled { revision: u64, ours: bool },
 }
 
+/// An operation that was not answered yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Pending {
+    op: Op,
+    /// When it was sent.
+    sent: i64,
+    /// The newest revision that was seen then: the leader's answer cannot be older, unless the store
+    /// has lost what it had confirmed.
+    seen: u64,
+    /// The bucket was found to be another one meanwhile, so the answer may be about either.
+    stale: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Op {
     Create,
@@ -73,12 +88,16 @@ pub struct LeaseKeeper {
     renew_ms: i64,
     phase: Phase,
     view: View,
-    /// The newest revision of the key that was seen, whoever wrote it.
+    /// When the bucket was created whose revisions `seen` counts.
+    created: String,
+    /// The newest revision of the key that was seen there, whoever wrote it.
     seen: u64,
+    /// The bucket is another one by now; this run only takes its own row out of it.
+    replaced: bool,
     /// Until when the own row provably has not expired.
     valid_until: i64,
-    /// The operation in flight, and when it was sent.
-    pending: Option<(Op, i64)>,
+    /// The operation in flight.
+    pending: Option<Pending>,
     /// How the last operation stayed without an answer, for a claim that ends so.
     silence: Failure,
     /// When the oldest write was sent whose outcome is not known.
@@ -99,19 +118,28 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// A keeper for this process run, whose row will say `since` (Unix milliseconds). `renew_ms` is
-    /// at most a third of `ttl_ms`, so that two renewals may fail before the row is lost.
+    /// A keeper for this process run, whose row will say `since` (Unix milliseconds) and stand in the
+    /// bucket that was `created` then. It renews three times in the row's `ttl_ms`, so that two
+    /// renewals may fail before the row is lost.
     #[must_use]
-    pub fn new(me: Principal, incarnation: String, since: i64, ttl_ms: i64, renew_ms: i64) -> Self {
+    pub fn new(
+        me: Principal,
+        incarnation: String,
+        since: i64,
+        ttl_ms: i64,
+        created: String,
+    ) -> Self {
         Self {
             me,
             incarnation,
             since,
             ttl_ms,
-            renew_ms,
+            renew_ms: ttl_ms / RENEWALS,
             phase: Phase::Idle,
             view: View::Absent,
+            created,
             seen: 0,
+            replaced: false,
             valid_until: i64::MIN,
             pending: None,
             silence: Failure::Unanswered,
@@ -152,6 +180,19 @@ impl LeaseKeeper {
         self.serving && self.bound && matches!(self.view, View::Own { ready: true, .. })
     }
 
+    /// Whether the row in the bucket may say `ready`, as far as it is known.
+    #[must_use]
+    pub fn may_say_ready(&self) -> bool {
+        match self.view {
+            View::Own { ready, .. } => {
+                let says = |p: Pending| matches!(p.op, Op::Update { ready: true, .. });
+                ready || self.pending.is_some_and(says)
+            }
+            View::Unknown | View::Garbled { .. } => true,
+            View::Absent | View::Foreign { .. } => false,
+        }
+    }
+
     /// When [`Input::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {
@@ -188,6 +229,7 @@ impl LeaseKeeper {
             Input::Bound => self.bound = self.serving,
             Input::Quieted => self.bound = false,
             Input::Doubt => self.view = View::Unknown,
+            Input::Recreated => self.replaced(now_ms, &mut effects),
             Input::Stop => self.stop(now_ms, &mut effects),
             Input::Disconnected => {
                 self.connected = false;
@@ -216,7 +258,7 @@ impl LeaseKeeper {
                 self.phase = Phase::Stopping { give_up_at };
                 self.next_op_at = now_ms;
             }
-            Phase::Idle => self.end(Exit::Stopped { released: true }, effects),
+            Phase::Idle => self.end(self.stopped(true), effects),
             Phase::Stopping { .. } | Phase::Ended => {}
         }
     }
@@ -253,7 +295,7 @@ impl LeaseKeeper {
             return;
         }
         if let Some(op) = self.next_op(now_ms) {
-            self.pending = Some((op, now_ms));
+            self.pending = Some(Pending { op, sent: now_ms, seen: self.seen, stale: false });
             effects.push(self.effect(op));
         }
     }
@@ -271,7 +313,7 @@ impl LeaseKeeper {
                 Some(Exit::Taken { holder: holder.clone() })
             }
             (Phase::Stopping { give_up_at }, _) if now_ms >= give_up_at => {
-                Some(Exit::Stopped { released: false })
+                Some(self.stopped(false))
             }
             (
                 Phase::Stopping { .. },
@@ -283,7 +325,28 @@ impl LeaseKeeper {
 
     /// No row of this run is left, unless a create that was never answered is still on its way.
     fn released(&self) -> Exit {
-        Exit::Stopped { released: self.strays == 0 }
+        self.stopped(self.strays == 0)
+    }
+
+    fn stopped(&self, released: bool) -> Exit {
+        if self.replaced { Exit::Replaced { released } } else { Exit::Stopped { released } }
+    }
+
+    /// Ends over a bucket that is another one now: serving stops, and an own row that was written
+    /// into it meanwhile is taken out, so that the next run need not wait for its expiry.
+    fn replaced(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+        self.quiet(effects);
+        self.replaced = true;
+        if let Some(pending) = &mut self.pending {
+            pending.stale = true;
+        }
+        self.seen = 0;
+        self.view = View::Unknown;
+        self.valid_until = i64::MIN;
+        if matches!(self.phase, Phase::Claiming { .. } | Phase::Running) {
+            self.phase = Phase::Stopping { give_up_at: now_ms + RELEASE_WAIT_MS };
+            self.next_op_at = now_ms;
+        }
     }
 
     fn next_op(&self, now_ms: i64) -> Option<Op> {

@@ -3,10 +3,15 @@
 use super::*;
 
 const TTL: i64 = 30_000;
+const BUCKET: &str = "monday";
+
+fn read(found: Found) -> Input {
+    Input::Read(Ok(Reading { found, created: BUCKET.into() }))
+}
 
 fn keeper() -> LeaseKeeper {
     let me = Principal::new("local", "d1").unwrap();
-    LeaseKeeper::new(me, "run-1".into(), 7, TTL, 10_000)
+    LeaseKeeper::new(me, "run-1".into(), 7, TTL, BUCKET.into())
 }
 
 fn own(ready: bool) -> LeaseRow {
@@ -42,7 +47,7 @@ fn lse_1_a_second_daemon_is_refused_by_name_and_never_serves() {
     let mut keeper = keeper();
     keeper.on(Input::Start, 0);
     assert_eq!(keeper.on(Input::Written(Err(Failure::Conflict)), 5), [Effect::Read]);
-    let effects = keeper.on(Input::Read(Ok(row(other(), 4))), 6);
+    let effects = keeper.on(read(row(other(), 4)), 6);
     let holder = Principal::new("local", "d2").unwrap();
     assert_eq!(effects, [Effect::Exit(Exit::Held { holder, since: 7 })]);
     assert!(!keeper.may_serve(6) && keeper.deadline().is_none());
@@ -63,13 +68,13 @@ fn lse_3_an_expired_row_is_created_again_and_only_a_live_one_is_another_daemon()
     let mut expired = serving();
     let gone = Input::Watch(Found::Absent { revision: 3 });
     assert_eq!(expired.on(gone, 100), [Effect::StopServing, Effect::Read]);
-    let effects = expired.on(Input::Read(Ok(Found::Absent { revision: 0 })), 101);
+    let effects = expired.on(read(Found::Absent { revision: 0 }), 101);
     assert_eq!(effects, [Effect::Create(own(false))]);
     let mut again = expired.clone();
     assert_eq!(again.on(Input::Written(Ok(4)), 102), [Effect::Serve]);
     let mut taken = expired.clone();
     assert_eq!(taken.on(Input::Written(Err(Failure::Conflict)), 102), [Effect::Read]);
-    let effects = taken.on(Input::Read(Ok(row(other(), 4))), 103);
+    let effects = taken.on(read(row(other(), 4)), 103);
     let holder = Principal::new("local", "d2").unwrap();
     assert_eq!(effects, [Effect::Exit(Exit::Taken { holder })]);
     for failure in [Failure::Denied("p".into()), Failure::Refused("insufficient".into())] {
@@ -111,7 +116,7 @@ fn lse_6_a_failed_renewal_is_a_question_and_not_a_verdict() {
         assert!(keeper.on(Input::Written(Err(failure)), 10_001).is_empty());
         assert_eq!(keeper.deadline(), Some(11_001));
         assert_eq!(keeper.on(Input::Tick, 11_001), [Effect::Read]);
-        let effects = keeper.on(Input::Read(Ok(row(own(true), 2))), 11_002);
+        let effects = keeper.on(read(row(own(true), 2)), 11_002);
         assert_eq!(effects, [Effect::Update { row: own(true), revision: 2 }]);
         assert!(keeper.may_serve(11_002), "the row stands, so serving never stopped");
     }
@@ -162,7 +167,7 @@ fn lse_9_garbage_is_written_back_only_while_the_own_lease_provably_runs() {
     let effects = late.on(Input::Watch(Found::Garbled { revision: 9 }), TTL + 5);
     assert_eq!(effects, [Effect::StopServing, Effect::Read]);
     let garbled = Found::Garbled { revision: 9 };
-    assert!(late.on(Input::Read(Ok(garbled)), TTL + 6).is_empty());
+    assert!(late.on(read(garbled), TTL + 6).is_empty());
     assert_eq!(late.on(Input::Tick, TTL + 1_006), [Effect::Read]);
 }
 
@@ -172,7 +177,7 @@ fn an_own_row_that_is_known_does_not_settle_an_update_that_may_still_come() {
     keeper.on(Input::Tick, 10_000);
     keeper.on(Input::Written(Err(Failure::Unanswered)), 15_000);
     keeper.on(Input::Tick, 16_000);
-    keeper.on(Input::Read(Ok(row(own(true), 2))), 16_001);
+    keeper.on(read(row(own(true), 2)), 16_001);
     // The first update is stored only now, and the watch shows it before the second is refused.
     keeper.on(Input::Watch(row(own(true), 3)), 16_002);
     assert_eq!(keeper.serving_until(), Some(10_000 + TTL), "from when the first was sent");
@@ -184,7 +189,7 @@ fn lse_7_a_create_that_strayed_is_released_too_or_not_said_to_be() {
     keeper.on(Input::Start, 0);
     keeper.on(Input::Written(Err(Failure::Unanswered)), 5_000);
     keeper.on(Input::Tick, 6_000);
-    let effects = keeper.on(Input::Read(Ok(Found::Absent { revision: 0 })), 6_001);
+    let effects = keeper.on(read(Found::Absent { revision: 0 }), 6_001);
     assert_eq!(effects, [Effect::Create(own(false))]);
     keeper.on(Input::Written(Ok(1)), 6_002);
     assert_eq!(
@@ -196,4 +201,69 @@ fn lse_7_a_create_that_strayed_is_released_too_or_not_said_to_be() {
     assert_eq!(effects, [Effect::Exit(Exit::Stopped { released: false })]);
     assert!(seen.on(Input::Watch(row(own(false), 3)), 6_004).is_empty());
     assert_eq!(seen.on(Input::Written(Ok(2)), 6_005), [Effect::Delete { revision: 3 }]);
+}
+
+/// A renewal is due at 10 s; by then the bucket is another one.
+fn renewing() -> LeaseKeeper {
+    let mut keeper = serving();
+    for (at, seen) in [(10_000, 3), (20_000, 4)] {
+        keeper.on(Input::Tick, at);
+        keeper.on(Input::Written(Ok(seen)), at);
+    }
+    keeper.on(Input::Tick, 30_000);
+    keeper
+}
+
+#[test]
+fn lse_6_a_bucket_that_was_created_anew_ends_the_run_and_is_not_asked_for_ever() {
+    let mut keeper = renewing();
+    assert_eq!(
+        keeper.on(Input::Written(Err(Failure::Conflict)), 30_001),
+        [Effect::StopServing, Effect::Read]
+    );
+    let found = Found::Absent { revision: 0 };
+    let reading = Reading { found, created: "tuesday".into() };
+    let effects = keeper.on(Input::Read(Ok(reading)), 30_002);
+    assert_eq!(effects, [Effect::Exit(Exit::Replaced { released: true })]);
+}
+
+#[test]
+fn lse_6_a_store_that_lost_what_it_had_confirmed_ends_the_run_and_its_row_goes() {
+    let mut keeper = renewing();
+    keeper.on(Input::Written(Err(Failure::Conflict)), 30_001);
+    assert_eq!(keeper.on(read(row(own(true), 3)), 30_002), [Effect::Delete { revision: 3 }]);
+    let effects = keeper.on(Input::Written(Ok(4)), 30_003);
+    assert_eq!(effects, [Effect::Exit(Exit::Replaced { released: true })]);
+}
+
+#[test]
+fn lse_6_a_create_that_the_numbers_show_to_be_in_another_bucket_is_taken_back() {
+    let mut keeper = renewing();
+    keeper.on(Input::Written(Err(Failure::Conflict)), 30_001);
+    assert_eq!(
+        keeper.on(read(Found::Absent { revision: 0 }), 30_002),
+        [Effect::Create(own(false))]
+    );
+    assert_eq!(keeper.on(Input::Written(Ok(1)), 30_003), [Effect::Read]);
+    assert_eq!(keeper.on(read(row(own(false), 1)), 30_004), [Effect::Delete { revision: 1 }]);
+}
+
+#[test]
+fn lse_6_a_watch_over_another_bucket_ends_the_run_before_another_serves_beside_it() {
+    let mut keeper = serving();
+    assert_eq!(keeper.on(Input::Recreated, 100), [Effect::StopServing, Effect::Read]);
+    let reading = Reading { found: row(other(), 1), created: "tuesday".into() };
+    let effects = keeper.on(Input::Read(Ok(reading)), 101);
+    assert_eq!(effects, [Effect::Exit(Exit::Replaced { released: true })]);
+}
+
+#[test]
+fn lse_6_a_read_that_a_newer_event_overtook_is_asked_again_and_is_no_lost_store() {
+    let mut keeper = serving();
+    keeper.on(Input::Doubt, 100);
+    keeper.on(Input::Watch(row(own(true), 3)), 101);
+    keeper.on(Input::Doubt, 102);
+    let effects = keeper.on(read(row(own(true), 2)), 103);
+    assert_eq!(effects, [Effect::Read]);
+    assert!(keeper.may_serve(103));
 }

@@ -37,6 +37,15 @@ impl Found {
     }
 }
 
+/// What a read showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// What stands under the key.
+    pub found: Found,
+    /// When the bucket was created: revisions of two buckets say nothing about each other.
+    pub created: String,
+}
+
 /// How an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
@@ -66,7 +75,7 @@ pub enum Input {
     /// The answer to the last `Create`, `Update` or `Delete`: the new revision.
     Written(Result<u64, Failure>),
     /// The answer to the last `Read`, served by the leader.
-    Read(Result<Found, Failure>),
+    Read(Result<Reading, Failure>),
     /// The watch shows a new value, in order.
     Watch(Found),
     /// The responders are bound and both loops run.
@@ -75,6 +84,8 @@ pub enum Input {
     Quieted,
     /// The watch stalled or was made anew: the row must be read.
     Doubt,
+    /// The watch shows that the bucket is another one now, or has lost what it had confirmed.
+    Recreated,
     /// A signal, or a lane that closes: release and end.
     Stop,
     /// The connection dropped; an operation in flight is answered with [`Failure::Unanswered`].
@@ -138,4 +149,10 @@ pub enum Exit {
     },
     /// The lease was lost and could not be re-acquired (LSE-3).
     Lost(Failure),
+    /// The bucket was created anew, or its store lost what it had confirmed: nothing that this run
+    /// knows of it holds any more.
+    Replaced {
+        /// Whether no row of this run is left; otherwise it expires by itself.
+        released: bool,
+    },
 }

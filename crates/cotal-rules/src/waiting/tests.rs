@@ -90,6 +90,15 @@ fn what_the_reader_keeps_is_shown_and_holds_no_slot() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_prolongs_no_wait() {
+    assert_eq!(due_in_ms(1_500, 1, 1_000), 500);
+    assert_eq!(due_in_ms(900, 1, 1_000), 0);
+    let day = 86_400_000;
+    assert_eq!(due_in_ms(day, 1, 0), 2_000);
+    assert_eq!(due_in_ms(i64::MAX, 10, i64::MIN), 60_000);
+}
+
+#[test]
 fn evicted_entries_free_their_slots() {
     let mut waiting = Waiting::default();
     for seq in [3, 5, 8] {

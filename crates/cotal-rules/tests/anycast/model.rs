@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use cotal_rules::anycast::{
-    Caller, CancelStep, Record, Request, Seen, SweepStep, Take, TakeStep, cancel, marked, owed,
-    sweep, take,
+    Caller, CancelStep, Finish, FinishStep, Record, Request, Seen, SweepStep, Take, TakeStep,
+    cancel, finish, marked, owed, sweep, take,
 };
 use cotal_rules::membership::Expect;
-use cotal_wire::rows::{RequestRow, RequestState};
+use cotal_wire::rows::{Outcome, RequestResult, RequestRow, RequestState};
 use cotal_wire::{Principal, Role};
 
 const CREATED: [&str; 3] = ["2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z", "2025-01-03T00:00:00Z"];
@@ -20,6 +20,7 @@ pub(crate) struct Budget {
     pub(crate) cancels: u8,
     pub(crate) crashes: u8,
     pub(crate) recreations: u8,
+    pub(crate) results: u8,
 }
 
 /// A row, small enough to hash.
@@ -31,6 +32,7 @@ struct Row {
     delivery: u64,
     notified: bool,
     gone: bool,
+    finished: bool,
     revision: u64,
 }
 
@@ -45,6 +47,7 @@ struct Copy_ {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Job {
     Take(Copy_),
+    Finish(Copy_),
     Cancel,
     Sweep,
 }
@@ -104,6 +107,7 @@ pub(crate) struct Model {
 pub(crate) enum Action {
     Deliver { holder: usize },
     Ask(usize),
+    Finish(usize),
     Cancel,
     Step(usize),
     Crash(usize),
@@ -137,6 +141,11 @@ impl Row {
             at: 1,
             notified: self.notified,
             gone: i64::from(self.gone),
+            result: self.finished.then(|| RequestResult {
+                outcome: Outcome::Done,
+                parts: Vec::new(),
+                at: 1,
+            }),
         }
     }
 
@@ -149,6 +158,7 @@ impl Row {
             delivery: row.delivery.unwrap_or_default(),
             notified: row.notified,
             gone: row.gone > 0,
+            finished: row.is_finished(),
             revision: 0,
         }
     }
@@ -185,6 +195,9 @@ impl Model {
         if self.budget.takes > 0 {
             actions.extend((0..self.buffered.len()).map(Action::Ask));
         }
+        if self.budget.results > 0 {
+            actions.extend((0..self.buffered.len()).map(Action::Finish));
+        }
         if self.budget.cancels > 0 {
             actions.push(Action::Cancel);
         }
@@ -213,6 +226,11 @@ impl Model {
                 self.budget.takes -= 1;
                 // The copy stays in the holder's hand, so a take may be replayed.
                 let job = Job::Take(self.buffered[at]);
+                self.programs.push(Program { job, at: At::Read });
+            }
+            Action::Finish(at) => {
+                self.budget.results -= 1;
+                let job = Job::Finish(self.buffered[at]);
                 self.programs.push(Program { job, at: At::Read });
             }
             Action::Cancel => {
@@ -316,11 +334,26 @@ impl Model {
                         Some(At::Send { row: new, before: row })
                     }
                     TakeStep::Settle => settle,
+                    TakeStep::Finished => Some(At::Delete { stream }),
                     TakeStep::Taken => {
                         self.granted.push(copy);
                         None
                     }
                     TakeStep::Refused(_) => None,
+                }
+            }
+            Job::Finish(copy) => {
+                let holder = who(copy.holder);
+                let (created, delivery) = (CREATED[copy.stream], copy.delivery);
+                let outcome = Outcome::Done;
+                let said = Finish { holder: &holder, created, delivery, outcome, parts: &[] };
+                match finish(seen, said) {
+                    FinishStep::Write(write) => {
+                        self.write(&write.row, write.expect);
+                        Some(At::Read)
+                    }
+                    FinishStep::Settle => settle,
+                    FinishStep::Recorded | FinishStep::Refused(_) => None,
                 }
             }
             Job::Cancel => match cancel(seen, Caller { principal: &alice, frontier: 0 }) {
@@ -361,6 +394,9 @@ impl Model {
         matches.then(|| {
             self.revision += 1;
             let row = Row { revision: self.revision, ..Row::of(row) };
+            let before = self.row.filter(|before| before.stream == row.stream);
+            let unsaid = before.is_some_and(|before| before.finished && !row.finished);
+            assert!(!unsaid, "a final result was replaced: {self:#?}");
             self.history.push(row);
             self.row = Some(row);
             row
@@ -413,7 +449,8 @@ impl Model {
             last = Some(*row);
         }
         assert_eq!(self.notices, want, "{self:#?}");
-        let current = self.row.filter(|row| row.stream == self.stream && row.cancelled);
-        assert!(current.is_none() || !self.stands, "cancelled and still queued: {self:#?}");
+        let over = |row: &Row| row.stream == self.stream && (row.cancelled || row.finished);
+        let over = self.row.is_some_and(|row| over(&row));
+        assert!(!over || !self.stands, "cancelled or finished, and still queued: {self:#?}");
     }
 }

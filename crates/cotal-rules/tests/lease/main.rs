@@ -19,13 +19,20 @@ use cotal_rules::lease::Exit;
 
 use world::{Action, Daemon, Faults, Stored, UNIT, Value, World};
 
-const NONE: Faults =
-    Faults { left: 0, pause: false, lose: false, garble: false, stop: false, kill: false };
+const NONE: Faults = Faults {
+    left: 0,
+    pause: false,
+    lose: false,
+    garble: false,
+    stop: false,
+    kill: false,
+    recreate: false,
+};
 
 /// What must hold in every state.
 fn check(world: &World) {
-    let serving: Vec<&Daemon> =
-        world.daemons.iter().filter(|d| d.lives() && d.keeper.may_serve(world.now)).collect();
+    let serves = |d: &&Daemon| d.lives() && !d.is_deceived() && d.keeper.may_serve(world.now);
+    let serving: Vec<&Daemon> = world.daemons.iter().filter(serves).collect();
     assert!(serving.len() <= 1, "two serve");
     if let Some(daemon) = serving.first() {
         let own = matches!(
@@ -40,7 +47,9 @@ fn check(world: &World) {
             Some(Exit::Held { holder, .. } | Exit::Taken { holder }) => {
                 assert_ne!(holder.actor(), format!("d{}", daemon.run), "its own row is no other's");
             }
-            Some(Exit::Stopped { released: true }) if world.late.is_empty() => {
+            Some(Exit::Stopped { released: true } | Exit::Replaced { released: true })
+                if world.late.is_empty() =>
+            {
                 let left = matches!(world.row, Some(Stored { value: Value::Row { run, .. }, .. })
                     if run == daemon.run);
                 assert!(!left, "run {} says released and left its row:\n{world:#?}", daemon.run);
@@ -110,7 +119,7 @@ fn explore(daemons: u8, horizon: i64, faults: Faults, sample: usize) {
 }
 
 const ALL: Faults =
-    Faults { left: 1, pause: true, lose: true, garble: true, stop: true, kill: true };
+    Faults { left: 1, pause: true, lose: true, garble: true, stop: true, kill: true, ..NONE };
 
 #[test]
 fn lse_1_two_daemons_without_faults() {
@@ -135,6 +144,17 @@ fn lse_6_a_paused_holder_that_wakes_up_does_nothing_wrong() {
 #[test]
 fn lse_9_two_daemons_and_two_lost_answers_or_pauses() {
     explore(2, 1, Faults { left: 2, pause: true, lose: true, ..NONE }, 100);
+}
+
+#[test]
+fn lse_6_a_bucket_that_is_created_again_ends_its_daemons_and_is_served_again() {
+    explore(2, 3, Faults { left: 1, recreate: true, ..NONE }, 10);
+}
+
+#[test]
+#[ignore = "explores for minutes; run it when the keeper changes"]
+fn lse_6_a_bucket_that_is_created_again_while_an_answer_is_lost() {
+    explore(2, 2, Faults { left: 2, recreate: true, lose: true, ..NONE }, 1_000);
 }
 
 /// Millions of states: `cargo test --release -p cotal-rules --test lease -- --ignored`.

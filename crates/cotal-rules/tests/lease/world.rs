@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
-use cotal_rules::lease::{Effect, Exit, Failure, Found, Input, LeaseKeeper};
+use cotal_rules::lease::{Effect, Exit, Failure, Found, Input, LeaseKeeper, Reading};
 use cotal_wire::Principal;
 use cotal_wire::rows::LeaseRow;
 
 pub(crate) const UNIT: i64 = 1_000;
+/// Renewals are due at a third of it.
 pub(crate) const TTL: i64 = 2 * UNIT;
-const RENEW: i64 = UNIT;
 
 /// A process run; a restart is another.
 pub(crate) type Run = u8;
@@ -50,7 +50,7 @@ pub(crate) enum Op {
 pub(crate) enum Answer {
     Written(Result<u8, ()>),
     Unanswered { read: bool },
-    Read(Option<(Value, u8)>),
+    Read(Option<(Value, u8)>, u8),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,7 +65,15 @@ pub(crate) struct Daemon {
     pub(crate) to_bind: bool,
     pub(crate) op: Option<Op>,
     pub(crate) answer: Option<Answer>,
-    watch: VecDeque<(Option<Value>, u8)>,
+    watch: VecDeque<Watched>,
+}
+
+/// What a watch has to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Watched {
+    Value(Option<Value>, u8),
+    /// The bucket is another one now.
+    Recreated,
 }
 
 /// Faults that one exploration may still inject.
@@ -77,6 +85,10 @@ pub(crate) struct Faults {
     pub(crate) garble: bool,
     pub(crate) stop: bool,
     pub(crate) kill: bool,
+    /// The bucket is deleted and created again. A write that names a revision of the old one does not
+    /// meet the same number in the new one: the broker could not tell them apart, so here the model is
+    /// kinder than it.
+    pub(crate) recreate: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -84,6 +96,7 @@ pub(crate) struct World {
     pub(crate) now: i64,
     pub(crate) row: Option<Stored>,
     revision: u8,
+    bucket: u8,
     pub(crate) daemons: Vec<Daemon>,
     /// Operations that their sender no longer waits for.
     pub(crate) late: Vec<Op>,
@@ -109,6 +122,7 @@ pub(crate) enum Action {
     Kill(usize),
     Late(usize),
     Garble,
+    Recreate,
 }
 
 fn principal(run: Run) -> Principal {
@@ -132,12 +146,15 @@ fn small(revision: u64) -> u8 {
     u8::try_from(revision).unwrap()
 }
 
+fn keeper(run: Run, bucket: u8) -> LeaseKeeper {
+    LeaseKeeper::new(principal(run), run.to_string(), 0, TTL, bucket.to_string())
+}
+
 impl Daemon {
     fn new(run: Run) -> Self {
-        let (me, incarnation) = (principal(run), run.to_string());
         Self {
             run,
-            keeper: LeaseKeeper::new(me, incarnation, 0, TTL, RENEW),
+            keeper: keeper(run, 0),
             started: false,
             ended: None,
             killed: false,
@@ -148,6 +165,16 @@ impl Daemon {
             answer: None,
             watch: VecDeque::new(),
         }
+    }
+
+    /// Whether it has not heard yet that its bucket is gone; until then it cannot know.
+    pub(crate) fn is_deceived(&self) -> bool {
+        self.watch.contains(&Watched::Recreated)
+    }
+
+    /// Whether an operation names a revision of the bucket that is gone.
+    fn is_missing(&self, op: Op) -> bool {
+        self.is_deceived() && matches!(op, Op::Update { .. } | Op::Delete { .. })
     }
 
     pub(crate) fn lives(&self) -> bool {
@@ -169,6 +196,7 @@ impl World {
             now: 0,
             row: None,
             revision: 0,
+            bucket: 0,
             daemons: (0..daemons).map(Daemon::new).collect(),
             late: Vec::new(),
             faults,
@@ -230,7 +258,7 @@ impl World {
         let (revision, at) = (self.revision, self.now);
         self.row = value.map(|value| Stored { value, revision, at });
         for daemon in self.daemons.iter_mut().filter(|daemon| daemon.lives()) {
-            daemon.watch.push_back((value, revision));
+            daemon.watch.push_back(Watched::Value(value, revision));
         }
         revision
     }
@@ -243,7 +271,7 @@ impl World {
             Value::Garbage { over } => over == Some(run),
         };
         match op {
-            Op::Read => Answer::Read(self.row.map(|row| (row.value, row.revision))),
+            Op::Read => Answer::Read(self.row.map(|row| (row.value, row.revision)), self.bucket),
             Op::Create { run } if current.is_none() => {
                 Answer::Written(Ok(self.store(Some(Value::Row { run, ready: false }))))
             }
@@ -316,6 +344,9 @@ impl World {
         if faults.left > 0 && faults.garble && self.row.is_some() {
             actions.push(Action::Garble);
         }
+        if faults.left > 0 && faults.recreate {
+            actions.push(Action::Recreate);
+        }
         actions
     }
 
@@ -330,25 +361,31 @@ impl World {
                 self.store(None);
             }
             Action::Start(at) => {
-                let row = self.row.map(|row| (Some(row.value), row.revision));
+                let row = self.row.map(|row| Watched::Value(Some(row.value), row.revision));
                 self.daemons[at].started = true;
+                self.daemons[at].keeper = keeper(self.daemons[at].run, self.bucket);
                 self.daemons[at].watch.extend(row);
                 self.give(at, Input::Start);
             }
             Action::Arrive(at) => {
                 let op = self.daemons[at].op.take().unwrap();
-                self.daemons[at].answer = Some(self.perform(op));
+                let answer = self.daemons[at].is_missing(op).then_some(Answer::Written(Err(())));
+                let answer = answer.unwrap_or_else(|| self.perform(op));
+                self.daemons[at].answer = Some(answer);
             }
             Action::LoseRequest(at) => {
                 self.faults.left -= 1;
                 let op = self.daemons[at].op.take().unwrap();
-                self.late.extend((op != Op::Read).then_some(op));
+                let arrives = op != Op::Read && !self.daemons[at].is_missing(op);
+                self.late.extend(arrives.then_some(op));
                 self.daemons[at].answer = Some(Answer::Unanswered { read: op == Op::Read });
             }
             Action::LoseAnswer(at) => {
                 self.faults.left -= 1;
                 let op = self.daemons[at].op.take().unwrap();
-                self.perform(op);
+                if !self.daemons[at].is_missing(op) {
+                    self.perform(op);
+                }
                 self.daemons[at].answer = Some(Answer::Unanswered { read: op == Op::Read });
             }
             Action::Answer(at) => {
@@ -356,8 +393,21 @@ impl World {
                 self.give(at, input(answer));
             }
             Action::Watch(at) => {
-                let (value, revision) = self.daemons[at].watch.pop_front().unwrap();
-                self.give(at, Input::Watch(found(value, revision)));
+                let input = match self.daemons[at].watch.pop_front().unwrap() {
+                    Watched::Value(value, revision) => Input::Watch(found(value, revision)),
+                    Watched::Recreated => {
+                        let daemon = &mut self.daemons[at];
+                        if daemon
+                            .op
+                            .take_if(|op| !matches!(op, Op::Create { .. } | Op::Read))
+                            .is_some()
+                        {
+                            daemon.answer = Some(Answer::Written(Err(())));
+                        }
+                        Input::Recreated
+                    }
+                };
+                self.give(at, input);
             }
             Action::Bind(at) => {
                 self.daemons[at].to_bind = false;
@@ -391,6 +441,21 @@ impl World {
                 };
                 self.store(Some(Value::Garbage { over }));
             }
+            Action::Recreate => self.recreate(),
+        }
+    }
+
+    fn recreate(&mut self) {
+        self.faults.left -= 1;
+        (self.row, self.revision) = (None, 0);
+        self.bucket += 1;
+        self.late.clear();
+        for daemon in self.daemons.iter_mut().filter(|daemon| daemon.lives()) {
+            daemon.watch.clear();
+            daemon.watch.push_back(Watched::Recreated);
+            if let Some(op) = daemon.op.take() {
+                daemon.answer = Some(Answer::Unanswered { read: op == Op::Read });
+            }
         }
     }
 
@@ -409,7 +474,10 @@ fn input(answer: Answer) -> Input {
         Answer::Unanswered { read: false } => Input::Written(Err(Failure::Unanswered)),
         Answer::Unanswered { read: true } => Input::Read(Err(Failure::Unanswered)),
         // A marker is gone after a second: an absence carries no revision.
-        Answer::Read(None) => Input::Read(Ok(Found::Absent { revision: 0 })),
-        Answer::Read(Some((value, revision))) => Input::Read(Ok(found(Some(value), revision))),
+        Answer::Read(row, bucket) => {
+            let absent = Found::Absent { revision: 0 };
+            let found = row.map_or(absent, |(value, revision)| found(Some(value), revision));
+            Input::Read(Ok(Reading { found, created: bucket.to_string() }))
+        }
     }
 }

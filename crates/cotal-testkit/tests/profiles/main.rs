@@ -15,9 +15,9 @@ use std::collections::BTreeSet;
 use cotal_manager::clock::unix_seconds;
 use cotal_testkit::{Mesh, MeshOptions};
 use cotal_trust::{UserKey, mint_system_profile};
-use cotal_wire::Principal;
 use cotal_wire::creds::Creds;
 use cotal_wire::profile::{Profile, SystemProfile};
+use cotal_wire::{EndpointName, Principal};
 use probe::{Probe, Verdict};
 use rows::{Cast, Operation};
 
@@ -127,6 +127,12 @@ async fn the_supervisor_may_do_this_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_may_do_this_and_nothing_else() {
     check_profile(Profile::Operator, &[tables::OPERATOR]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_endpoint_may_do_this_and_nothing_else() {
+    let endpoint = EndpointName::parse("endpoint").expect("an endpoint");
+    check_profile(|_| Profile::Workflow(endpoint.clone()), &[tables::WORKFLOW]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

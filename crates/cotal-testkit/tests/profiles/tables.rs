@@ -87,9 +87,11 @@ api STREAM.INFO.DLV_main
 api STREAM.INFO.TASK_main
 api STREAM.INFO.EPT_REQ_main
 api STREAM.INFO.EPT_main
+api STREAM.MSG.GET.CHAT_main
 api STREAM.MSG.GET.INBOX_main
 api STREAM.MSG.GET.DLV_main
 api STREAM.MSG.GET.TASK_main
+api STREAM.MSG.GET.EPT_main
 api STREAM.MSG.DELETE.INBOX_main
 api STREAM.MSG.DELETE.DLV_main
 api STREAM.MSG.DELETE.TASK_main
@@ -170,9 +172,17 @@ api STREAM.INFO.EPT_REQ_main
 api STREAM.INFO.EPT_main
 api STREAM.MSG.GET.INBOX_main
 api STREAM.MSG.GET.DLV_main
+api STREAM.MSG.GET.EPT_REQ_main
+api STREAM.MSG.GET.EPT_main
 pub cotal.main.live.delivery.{me}
 sub cotal.main.live.delivery.{me}.reply.*
 sub cotal.main.live.delivery.{me}.reply.nonce
+";
+
+/// The workflow endpoint called `endpoint`.
+pub(crate) const WORKFLOW: &str = "
+pub cotal.main.ept.endpoint.i1.1.t1.schedule
+pull EPT_main ept_endpoint
 ";
 
 pub(crate) const PROVISIONER: &str = "
@@ -281,6 +291,8 @@ sub cotal.main.dlv.>
 sub cotal.main.dlv.{bob}.*
 sub cotal.main.dlv.{me}.{uid}
 sub cotal.main.ept.>
+sub cotal.main.ept.endpoint.i1.1.t1.fire
+sub cotal.main.ept.endpoint.*.*.*.fire
 sub cotal.main.ctl.>
 sub cotal.main.ctl.delivery.>
 sub cotal.main.ctl.delivery.*.*
@@ -304,6 +316,7 @@ pub cotal.main.dlv.{me}.{uid}
 pub cotal.main.ept.endpoint.i1.1.t1.schedule
 pub cotal.main.ept.endpoint.i1.1.t1.armed
 pub cotal.main.ept.endpoint.i1.1.t1.fire
+pub cotal.main.ept.other.i1.1.t1.schedule
 pub cotal.other.chat.{me}.team.backend
 pub cotal.other.ctl.delivery.{me}
 put acl {me}.{uid}
@@ -335,6 +348,9 @@ api CONSUMER.DURABLE.CREATE.DM_main.dm_{me-}-{uid}
 api CONSUMER.DURABLE.CREATE.CHAT_main.chathist_{me-}-{uid}
 api CONSUMER.DELETE.DLV_main.dlv_{me-}-{uid}
 api CONSUMER.DELETE.DM_main.dm_{me-}-{uid}
+api CONSUMER.CREATE.EPT_main.ept_endpoint.cotal.main.ept.endpoint.*.*.*.fire
+api CONSUMER.CREATE.EPT_main.ept_endpoint.cotal.main.ept.>
+api CONSUMER.DELETE.EPT_main.ept_endpoint
 api CONSUMER.PAUSE.DLV_main.dlv_{me-}-{uid}
 api CONSUMER.CREATE.CHAT_main.fanout
 api CONSUMER.CREATE.CHAT_main.fanout.cotal.main.chat.>
@@ -344,6 +360,8 @@ pull DM_main other
 pull DLV_main other
 pull TASK_main svc_builder
 pull CHAT_main other
+pull EPT_main ept_other
+pull EPT_REQ_main timer-writer
 pub $SYS.REQ.SERVER.PING
 pub $SYS.REQ.SERVER.PING.CONNZ
 pub $SYS.REQ.SERVER.NDX.CONNZ
@@ -378,7 +396,7 @@ pub(crate) const PROVISIONING: [&str; 4] = [
 ];
 
 /// Every table.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 15] = [
     EVERYONE,
     AGENT,
     ROLE,
@@ -386,6 +404,7 @@ pub(crate) const ALL: [&str; 14] = [
     MEMBERSHIP_RW,
     SUPERVISOR,
     OPERATOR,
+    WORKFLOW,
     PROVISIONER,
     OBSERVER,
     ADMIN,

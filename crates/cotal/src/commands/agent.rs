@@ -1,6 +1,8 @@
 //! `cotal agent`: who may take part in a space.
 
-use cotal_manager::{Added, Agent, AgentName, Agents, NewAgent};
+use std::path::PathBuf;
+
+use cotal_manager::{Added, Agent, AgentName, Agents, MoreGrants, NewAgent};
 use cotal_wire::{ChannelPattern, Principal, Role};
 use cotal_workspace::{FileStore, SecretKey, SecretKind};
 use serde_json::json;
@@ -8,7 +10,8 @@ use serde_json::json;
 use crate::args::{JsonArg, MeshArgs};
 use crate::commands::as_agent::role;
 use crate::context::{Context, Target};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
+use crate::output::plain;
 
 /// Provisions or lists agents.
 #[derive(Debug, clap::Args)]
@@ -26,8 +29,14 @@ pub struct Args {
 enum Command {
     /// Provision an agent: its credential, its consumers and its ACL row.
     Add(AddArgs),
+    /// Let an agent read, post or hold more than it may.
+    Grant(GrantArgs),
     /// Take channels from what an agent may read.
     Narrow(NarrowArgs),
+    /// Give an agent a new key, because the old one has leaked.
+    Rekey(OneArgs),
+    /// Show one agent.
+    Show(OneArgs),
     /// End an agent's lifecycle for good, and free its name.
     Retire(RetireArgs),
     /// List the agents of a space.
@@ -55,6 +64,52 @@ struct AddArgs {
     /// The role whose requests it works off.
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Option<Role>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// Lets an agent read, post or hold more.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Inbox, memberships and identity stay. The agent's credential file is replaced; what it grants holds
+once the agent connects next. What the agent may do already stays; a role takes the place of the one
+that it had.
+
+Examples:
+  cotal agent grant bob --read 'ops.>' --post ops.alerts
+  cotal agent grant bob --role reviewer")]
+struct GrantArgs {
+    /// The agent's name.
+    name: String,
+    /// Channels it may read as well.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    read: Vec<ChannelPattern>,
+    /// Channels it may post on as well.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    post: Vec<ChannelPattern>,
+    /// The role whose requests it works off from now on.
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<Role>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
+}
+
+/// Names one agent.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+`rekey` revokes the old key, which ends its connections, and replaces the credential file; inbox,
+memberships and identity stay.
+
+Examples:
+  cotal agent show bob --json
+  cotal agent rekey bob")]
+struct OneArgs {
+    /// The agent's name.
+    name: String,
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
@@ -115,18 +170,85 @@ struct ListArgs {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Add(args) => add(args, ctx).await,
+        Command::Grant(args) => grant(args, ctx).await,
         Command::Narrow(args) => narrow(args, ctx).await,
+        Command::Rekey(args) => rekey(args, ctx).await,
+        Command::Show(args) => show(args, ctx).await,
         Command::Retire(args) => retire(args, ctx).await,
         Command::List(args) => list(args, ctx).await,
     }
+}
+
+async fn grant(args: GrantArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let more = MoreGrants { read: args.read, post: args.post, role: args.role };
+    if more.read.is_empty() && more.post.is_empty() && more.role.is_none() {
+        let message = "nothing to grant: name channels with --read or --post, or a --role";
+        return Err(Failure::new(Exit::Usage, message).into());
+    }
+    let grant = connect(&target).await?.widen(&name, &more).await?;
+    let principal = grant.lifecycle.principal;
+    let creds = creds_file(&target, &principal);
+    if args.output.json {
+        ctx.out.json(&json!({
+            "principal": principal, "read": grant.read, "post": grant.post, "role": grant.role,
+            "creds": creds,
+        }))?;
+    } else {
+        ctx.out.data(creds.display())?;
+    }
+    ctx.out.proven(format!("{principal} may do more, once it connects next"));
+    Ok(Exit::Ok)
+}
+
+async fn rekey(args: OneArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let principal = connect(&target).await?.rekey(&name).await?;
+    let creds = creds_file(&target, &principal);
+    if args.output.json {
+        ctx.out.json(&json!({ "principal": principal, "creds": creds }))?;
+    } else {
+        ctx.out.data(creds.display())?;
+    }
+    ctx.out.proven(format!("{principal} has a new key; the old one is refused"));
+    Ok(Exit::Ok)
+}
+
+async fn show(args: OneArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let name = AgentName::parse(&args.name)?;
+    let target = ctx.target(&args.mesh)?;
+    let agents = connect(&target).await?.list().await?;
+    let Some(agent) = agents.iter().find(|agent| agent.principal == *name.principal()) else {
+        let message = format!("there is no agent {}: `cotal agent list`", name.principal());
+        return Err(Failure::new(Exit::Absent, message).into());
+    };
+    let creds = creds_file(&target, &agent.principal);
+    if args.output.json {
+        let mut shown = as_json(agent);
+        shown["creds"] = json!(creds);
+        ctx.out.json(&shown)?;
+        return Ok(Exit::Ok);
+    }
+    let heading = ["name", "principal", "present", "role", "read", "post"];
+    for (field, value) in heading.iter().zip(as_row(agent)) {
+        ctx.out.data(format_args!("{field:<10}{}", plain(&value)))?;
+    }
+    ctx.out.data(format_args!("{:<10}{}", "creds", creds.display()))?;
+    Ok(Exit::Ok)
+}
+
+fn creds_file(target: &Target, principal: &Principal) -> PathBuf {
+    let key = SecretKey::new(&target.space, SecretKind::Agent(principal.clone()));
+    FileStore::new(target.root.clone()).path(&key)
 }
 
 async fn narrow(args: NarrowArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let name = AgentName::parse(&args.name)?;
     let target = ctx.target(&args.mesh)?;
     let principal = connect(&target).await?.narrow(&name, &args.read).await?;
-    let key = SecretKey::new(&target.space, SecretKind::Agent(principal.clone()));
-    let creds = FileStore::new(target.root.clone()).path(&key);
+    let creds = creds_file(&target, &principal);
     if args.output.json {
         ctx.out.json(&json!({ "principal": principal, "read": args.read, "creds": creds }))?;
     } else {
@@ -157,8 +279,7 @@ async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let agent = NewAgent { name, read: args.read, post: args.post, role: args.role };
     let added = agents.add(&agent).await?;
     let (state, principal) = described(&added);
-    let key = SecretKey::new(&target.space, SecretKind::Agent(principal.clone()));
-    let creds = FileStore::new(target.root.clone()).path(&key);
+    let creds = creds_file(&target, principal);
     if args.output.json {
         ctx.out.json(&json!({
             "principal": principal, "name": agent.name.display(), "space": target.space,
@@ -176,7 +297,8 @@ async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
         Added::Different(_) => {
             ctx.out.warn(format!(
                 "{principal} was provisioned already, with other channels, another role or \
-                 another spelling of its name; nothing was changed: retire it first to add it anew"
+                 another spelling of its name; nothing was changed: `cotal agent grant` gives it \
+                 more, `cotal agent narrow` takes channels from it"
             ));
             return Ok(Exit::Conflict);
         }

@@ -166,6 +166,7 @@ pub fn not_asked(error: ControlError) -> anyhow::Error {
         ControlError::ConnectionLost | ControlError::Stopped => Exit::Unreachable,
         ControlError::Malformed(_) => Exit::Failure,
         ControlError::Nats(_) => return error.into(),
+        _ => Exit::Failure,
     };
     let advice = match exit {
         Exit::NotServing => "; `cotal up` starts a missing daemon, then do this again",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cotal_client::{Channel, Endpoint, Event, Incoming, Live, Notice, Place};
+use cotal_client::{Channel, Endpoint, Event, Incoming, Live, MissedPosts, Notice, Place};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -18,7 +18,8 @@ use crate::output::plain;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --follow it prints what waits and ends. What is printed is acked and does not come again;
-what is not printed waits for the next call.
+what is not printed waits for the next call. Posts that were lost before they could be read, because
+over 1,000 waited, are told first, once: with --json as an object whose 'notice' is 'posts-missed'.
 
 Examples:
   cotal inbox --as bob
@@ -76,6 +77,7 @@ impl Reader<'_> {
         if self.args.follow {
             self.listen().await;
         }
+        self.missed().await?;
         let mut printed = 0;
         while self.args.count.is_none_or(|count| printed < count) {
             match self.next().await? {
@@ -88,12 +90,38 @@ impl Reader<'_> {
                     incoming.ack_confirmed().await?;
                     printed += 1;
                 }
+                Some(Event::Notice(Notice::PostsMissed(episode))) => self.print_missed(&episode)?,
                 Some(Event::Notice(notice)) => self.on_notice(&notice).await,
             }
         }
         if printed == 0 && !self.args.json.json {
             self.ctx.out.note("nothing has arrived");
         }
+        Ok(())
+    }
+
+    /// Says first what is not there to be read any more. Without a daemon nobody knows; that none serves is
+    /// told anyway.
+    async fn missed(&self) -> anyhow::Result<()> {
+        for episode in self.endpoint.missed_posts().await.unwrap_or_default() {
+            self.print_missed(&episode)?;
+            self.endpoint.missed_shown(&episode).await;
+        }
+        Ok(())
+    }
+
+    fn print_missed(&self, episode: &MissedPosts) -> anyhow::Result<()> {
+        if self.args.json.json {
+            return self.ctx.out.json(&json!({
+                "notice": "posts-missed",
+                "missed": episode.missed,
+                "from": episode.from,
+                "to": episode.to,
+                "since": episode.since,
+                "until": episode.until,
+            }));
+        }
+        self.ctx.out.warn(Notice::PostsMissed(episode.clone()));
         Ok(())
     }
 
@@ -124,7 +152,9 @@ impl Reader<'_> {
 
     async fn on_notice(&self, notice: &Notice) {
         match notice {
-            Notice::LeaseReady { .. } | Notice::Reconnected => self.ctx.out.note(notice),
+            Notice::LeaseReady { .. }
+            | Notice::BackstopEstablished { .. }
+            | Notice::Reconnected => self.ctx.out.note(notice),
             _ => self.ctx.out.warn(notice),
         }
         // A daemon that came up knows the memberships that nobody could tell before.

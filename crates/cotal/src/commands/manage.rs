@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::deliver::{Place, nowhere, place, signalled};
+use super::place::{Place, nowhere, place, signalled};
 use crate::args::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;

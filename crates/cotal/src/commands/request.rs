@@ -1,13 +1,16 @@
 //! `cotal request`: where one role request stands, and taking it back.
 
 use clap::Subcommand;
-use cotal_client::{Cancel, EndpointOptions, RequestState};
+use cotal_client::{
+    Cancel, EndpointOptions, Outcome, Part, RequestResult, RequestRow, RequestState,
+};
 use serde_json::{Value, json};
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_asked};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::plain_lines;
 
 /// Shows where a role request stands, or takes it back.
 #[derive(Debug, clap::Args)]
@@ -22,7 +25,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Say where a request stands: queued, taken, done, cancelled or unknown.
+    /// Say where a request stands (queued, taken, returned, done, failed, cancelled or unknown), and its answer.
     #[command(after_help = "\
 Ends with 4 for a number that is none of the agent's requests.
 
@@ -67,6 +70,10 @@ async fn status(one: One, ctx: &Context) -> anyhow::Result<Exit> {
         ctx.out.json(&as_json(one.seq, &state))?;
     } else if state != RequestState::Unknown {
         ctx.out.data(&state)?;
+        let answer = result_of(&state).map(|result| Part::texts(&result.parts));
+        if let Some(answer) = answer.filter(|answer| !answer.is_empty()) {
+            ctx.out.data(plain_lines(&answer))?;
+        }
     }
     match state {
         RequestState::Unknown => Err(unknown(one.seq)),
@@ -82,23 +89,24 @@ async fn cancel(one: One, ctx: &Context) -> anyhow::Result<Exit> {
     if one.json.json {
         let holder = match &cancelled {
             Cancel::Held(holder) => Some(holder),
-            Cancel::Cancelled | Cancel::Unknown => None,
+            _ => None,
         };
         let done = cancelled == Cancel::Cancelled;
         ctx.out.json(&json!({ "seq": one.seq, "cancelled": done, "holder": holder }))?;
     }
     match cancelled {
         Cancel::Unknown => Err(unknown(one.seq)),
-        Cancel::Held(holder) => {
-            let message = format!("{holder} has request {} already: ask them", one.seq);
-            Err(Failure::new(Exit::Conflict, message).into())
-        }
         Cancel::Cancelled => {
             if !one.json.json {
                 ctx.out.data("cancelled")?;
             }
             Ok(Exit::Ok)
         }
+        Cancel::Held(holder) => {
+            let message = format!("{holder} has request {} already: ask them", one.seq);
+            Err(Failure::new(Exit::Conflict, message).into())
+        }
+        _ => Err(anyhow::anyhow!("what became of request {} is not known", one.seq)),
     }
 }
 
@@ -107,19 +115,41 @@ fn unknown(seq: u64) -> anyhow::Error {
     Failure::new(Exit::Absent, message).into()
 }
 
+/// The word for a request that a holder took.
+fn taken(row: &RequestRow) -> &'static str {
+    match row.result.as_ref().map(|result| result.outcome) {
+        Some(Outcome::Failed) => "failed",
+        Some(Outcome::Done) => "done",
+        _ if row.gone > 0 => "done",
+        Some(Outcome::Returned) => "returned",
+        _ => "taken",
+    }
+}
+
+fn result_of(state: &RequestState) -> Option<&RequestResult> {
+    match state {
+        RequestState::Taken(row) => row.result.as_ref(),
+        _ => None,
+    }
+}
+
 fn as_json(seq: u64, state: &RequestState) -> Value {
     let (name, row) = match state {
         RequestState::Queued => ("queued", None),
         RequestState::Unknown => ("unknown", None),
         RequestState::Cancelled(row) => ("cancelled", Some(row)),
-        RequestState::Taken(row) if row.gone > 0 => ("done", Some(row)),
-        RequestState::Taken(row) => ("taken", Some(row)),
+        RequestState::Taken(row) => (taken(row), Some(row)),
+        _ => ("of a later version", None),
     };
+    let result = result_of(state);
     json!({
         "seq": seq,
         "state": name,
         "holder": row.and_then(|row| row.holder.as_ref()),
         "delivery": row.and_then(|row| row.delivery),
         "at": row.map(|row| row.at),
+        "outcome": result.map(|result| result.outcome),
+        "text": result.map(|result| Part::texts(&result.parts)),
+        "parts": result.map(|result| &result.parts),
     })
 }

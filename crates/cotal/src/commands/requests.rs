@@ -16,6 +16,7 @@ Listed are the requests on the queue, and those that left it within the last day
 queued     nobody has it
 taken      a holder has it and has not finished it
 done       it has left the queue after a holder took it
+failed     its holder could not do it
 cancelled  its sender took it back
 
 Examples:
@@ -62,5 +63,7 @@ fn state(state: Standing) -> &'static str {
         Standing::Taken => "taken",
         Standing::Done => "done",
         Standing::Cancelled => "cancelled",
+        Standing::Failed => "failed",
+        _ => "of a later version",
     }
 }

@@ -1,15 +1,19 @@
 //! `cotal serve`: works off the requests of a role.
 
+use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cotal_client::{Endpoint, EndpointOptions, Event, Holder, Notice, Role, RoleRequest};
+use cotal_client::{
+    Draft, Endpoint, EndpointOptions, Event, Holder, Notice, ResultError, Role, RoleRequest,
+};
+use cotal_wire::limits::MAX_RESULT;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::Command;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{ChildStdout, Command};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::interval;
+use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::JsonArg;
@@ -20,6 +24,10 @@ use crate::output::{Output, plain};
 
 /// Well within the 60 s after which the broker gives a request to another holder.
 const PROGRESS: Duration = Duration::from_secs(20);
+/// How long the output of a command that has ended is read on: a child that it left behind may hold it open.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// The exit code by which a command says that a request cannot be done.
+const CANNOT_BE_DONE: i32 = 100;
 /// A request that a command failed on comes again after this long at most.
 const LONGEST_DELAY: u64 = 60;
 
@@ -29,8 +37,10 @@ const LONGEST_DELAY: u64 = 60;
 Each request is shown once the daemon has recorded that this agent has it. Without --exec it is
 printed and counts as done. With --exec the command gets its text on standard input (with --json
 the whole message) and, in its environment, COTAL_REQUEST_SEQ, COTAL_REQUEST_SENDER,
-COTAL_REQUEST_ROLE and COTAL_REQUEST_DELIVERY; exit code 0 says that it is done, any other gives it
-back, and some holder gets it again.
+COTAL_REQUEST_ROLE and COTAL_REQUEST_DELIVERY. What it prints on standard output is the answer that
+the sender gets, its first 32 KiB: `cotal ask --wait` prints it. Exit code 0 says that the request is
+done, 100 that it cannot be done and nobody is to try it again; any other gives it back, and some
+holder gets it again.
 
 Examples:
   cotal serve reviewer --as bob
@@ -172,17 +182,21 @@ async fn execute(
         }
     };
     match ended {
-        Ok(status) if status.success() => {
-            request.ack().await?;
+        Ok((status, answer)) if status.success() => {
+            told(request.complete(answer).await, seq, ctx);
             ctx.out.note(format_args!("request {seq} from {sender} is done"));
             Ok(())
         }
-        Ok(status) => {
+        Ok((status, reason)) if status.code() == Some(CANNOT_BE_DONE) => {
+            told(request.fail(reason).await, seq, ctx);
+            ctx.out.warn(format_args!("request {seq} from {sender} failed and is not tried again"));
+            Ok(())
+        }
+        Ok((status, _)) => {
             let delay = delay_after(request.delivery);
-            request.give_back(Some(delay)).await?;
-            ctx.out.warn(format_args!(
-                "request {seq} from {sender} is given back: the command ended with {status}"
-            ));
+            let why = format!("the command ended with {status}");
+            told(request.give_back_with(why.as_str(), Some(delay)).await, seq, ctx);
+            ctx.out.warn(format_args!("request {seq} from {sender} is given back: {why}"));
             Ok(())
         }
         Err(error) => {
@@ -192,12 +206,33 @@ async fn execute(
     }
 }
 
+/// What the sender does not learn, the holder is told.
+fn told(recorded: Result<(), ResultError>, seq: u64, ctx: &Context) {
+    if let Err(error) = recorded {
+        let why = anyhow::Error::from(error);
+        ctx.out.warn(format_args!("request {seq}: {why:#}"));
+    }
+}
+
+/// As much of what a command printed as fits into an answer.
+fn answer_of(mut printed: Vec<u8>) -> Draft {
+    printed.truncate(MAX_RESULT);
+    let mut text = String::from_utf8_lossy(&printed).trim_end().to_owned();
+    // Escapes take room; what is cut off is at the end.
+    let size = |text: &str| serde_json::to_string(text).map_or(0, |json| json.len());
+    while size(&text) > MAX_RESULT - 64 {
+        let fewer = text.chars().count() * 9 / 10;
+        text = text.chars().take(fewer).collect();
+    }
+    if text.is_empty() { Draft::default() } else { Draft::text(text) }
+}
+
 /// Runs the command over one request, and tells the broker meanwhile that it is still worked on.
 async fn commanded(
     request: &RoleRequest,
     command: &str,
     json: JsonArg,
-) -> anyhow::Result<ExitStatus> {
+) -> anyhow::Result<(ExitStatus, Draft)> {
     let mut child = Command::new("sh")
         .args(["-c", command])
         .env("COTAL_REQUEST_SEQ", request.seq.to_string())
@@ -205,6 +240,7 @@ async fn commanded(
         .env("COTAL_REQUEST_ROLE", request.role.as_str())
         .env("COTAL_REQUEST_DELIVERY", request.delivery.to_string())
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .context("`sh` cannot be run")?;
@@ -218,17 +254,41 @@ async fn commanded(
     };
     tokio::pin!(feed);
     let mut fed = false;
+    let mut stdout = child.stdout.take();
+    let (mut printed, mut chunk) = (Vec::new(), vec![0; 8 * 1024]);
+    let mut ended = None;
+    let mut over = Instant::now();
     let mut progress = interval(PROGRESS);
     loop {
         tokio::select! {
-            ended = child.wait() => return ended.context("the command's end is not known"),
+            status = child.wait(), if ended.is_none() => {
+                ended = Some(status.context("the command's end is not known")?);
+                over = Instant::now() + LAST_OUTPUT;
+            }
             () = &mut feed, if !fed => fed = true,
+            read = read_some(&mut stdout, &mut chunk), if stdout.is_some() => match read {
+                // What does not fit is read all the same: the command is not to hang on it.
+                Ok(1..) if printed.len() > MAX_RESULT => {}
+                Ok(count @ 1..) => printed.extend_from_slice(&chunk[..count]),
+                Ok(0) | Err(_) => stdout = None,
+            },
+            () = sleep_until(over), if ended.is_some() => stdout = None,
             _ = progress.tick() => {
                 if let Err(error) = request.progress().await {
                     tracing::debug!(%error, "the broker may give the request to another holder");
                 }
             }
         }
+        if let (Some(status), None) = (ended, &stdout) {
+            return Ok((status, answer_of(printed)));
+        }
+    }
+}
+
+async fn read_some(stdout: &mut Option<ChildStdout>, chunk: &mut [u8]) -> io::Result<usize> {
+    match stdout {
+        Some(stdout) => stdout.read(chunk).await,
+        None => Ok(0),
     }
 }
 
@@ -247,5 +307,14 @@ mod tests {
         let seconds: Vec<_> = (1..9).map(|n| delay_after(n).as_secs()).collect();
         assert_eq!(seconds, [2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(delay_after(u64::MAX).as_secs(), 60);
+    }
+
+    #[test]
+    fn an_answer_fits_however_much_was_printed() {
+        for printed in [vec![b'x'; 100_000], vec![0x01; 100_000], vec![0xff; 100_000]] {
+            let text = format!("{:?}", answer_of(printed));
+            assert!(text.len() < MAX_RESULT * 4, "{}", text.len());
+        }
+        assert!(format!("{:?}", answer_of(b" \n".to_vec())).contains("parts: []"));
     }
 }

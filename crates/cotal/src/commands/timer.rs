@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use cotal_client::{Credential, Timers};
+use cotal_client::{Credential, TimerError, Timers};
 use cotal_manager::clock::unix_millis;
 use cotal_manager::{Authority, provision_endpoint};
 use cotal_nats::{Connection, Get, StoredMessage, headers};
@@ -231,7 +231,7 @@ impl Look {
         let timers = Timers::connect(address.url, creds, address.tls).await?;
         let asked = timers.set(timer, generation, deadline).await;
         timers.close().await;
-        asked?;
+        asked.map_err(not_stored)?;
         let until = Instant::now() + ARMED_WITHIN;
         loop {
             match self.stands(timer).await? {
@@ -244,6 +244,14 @@ impl Look {
                 _ => sleep(TIMER_POLL_EVERY).await,
             }
         }
+    }
+}
+
+/// A request that was not stored; what the broker said decides the code where it said something.
+fn not_stored(error: TimerError) -> anyhow::Error {
+    match error {
+        TimerError::Deadline(_) => Failure::new(Exit::Usage, error.to_string()).into(),
+        other => other.into(),
     }
 }
 

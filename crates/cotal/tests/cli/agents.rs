@@ -72,3 +72,27 @@ fn a_post_bears_the_display_name_however_its_agent_is_typed() {
         assert!(inbox.to_string().contains("\"name\":\"Bob\""), "{inbox}");
     }
 }
+
+#[test]
+fn an_agent_is_granted_more_shown_and_given_a_new_key() {
+    let site = Site::up();
+    site.run(&["agent", "add", "bob", "--read", "team.a"]).ok();
+    site.run(&["join", "team.a", "--as", "bob"]).ok();
+    site.run(&["agent", "grant", "bob"]).ends(2).says("nothing to grant");
+    site.run(&["agent", "grant", "nobody", "--read", "x"]).ends(4);
+    site.run(&["agent", "grant", "bob", "--read", "ops", "--post", "ops", "--role", "cook"]).ok();
+    let shown = site.json(&["agent", "show", "bob", "--json"]);
+    assert_eq!(shown["read"], serde_json::json!(["team.a", "ops"]));
+    assert_eq!((&shown["post"][0], &shown["role"]), (&"ops".into(), &"cook".into()));
+    assert!(site.run(&["agent", "show", "bob"]).ok().out.contains("read      team.a,ops"));
+    site.run(&["agent", "show", "nobody"]).ends(4);
+    site.run(&["post", "ops", "hello", "--as", "bob"]).ok();
+
+    let file = shown["creds"].as_str().expect("a file");
+    let leaked = std::fs::read_to_string(file).unwrap();
+    site.run(&["agent", "rekey", "bob"]).ok().says("the old one is refused");
+    assert_ne!(std::fs::read_to_string(file).unwrap(), leaked);
+    let members = site.json(&["members", "team.a", "--json"]);
+    assert!(members.to_string().contains("local.bob"), "{members}");
+    site.run(&["post", "ops", "again", "--as", "bob"]).ok();
+}

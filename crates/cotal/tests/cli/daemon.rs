@@ -45,7 +45,7 @@ async fn lif_6_up_waits_for_the_lease_of_a_daemon_that_provably_died() {
     free_lease(&site, server.trim()).await;
     let said: Vec<String> = lines.map_while(Result::ok).collect();
     assert!(up.wait().unwrap().success(), "{said:?}");
-    assert!(said.iter().any(|line| line.contains("answered that it serves")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("delivery daemon serving")), "{said:?}");
     site.run(&["status"]).ok();
 }
 
@@ -184,7 +184,7 @@ fn lif_15_a_bare_up_relaunches_a_daemon_that_stopped() {
     let (before, broker) = (site.daemon(), site.broker());
     stop_daemon(&site);
     site.run(&["status"]).ends(7);
-    site.run(&["up"]).ok().says("answered that it serves");
+    site.run(&["up"]).ok().says("delivery daemon serving");
     assert_ne!(site.daemon(), before);
     assert_eq!(site.broker(), broker);
 }

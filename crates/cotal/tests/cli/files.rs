@@ -62,3 +62,40 @@ fn every_file_that_a_mesh_writes_is_listed() {
         assert!(seen.contains(file), "the walk saw less than there is: {seen:?}");
     }
 }
+
+/// New keys beside a store of old ones would be a new, empty mesh in silence.
+#[test]
+fn a_mesh_that_lost_its_keys_is_refused_and_begun_anew_only_when_told_so() {
+    let site = Site::up();
+    site.run(&["agent", "add", "alice", "--read", "a"]).ok();
+    site.run(&["down"]).ok();
+    let (auth, kept) = (site.path("auth"), site.path("kept"));
+    let lost = |path: &str| {
+        let missing = site.path(path).display().to_string();
+        let down = site.run(&["up", "--detach"]).ends(4).says(&missing);
+        down.says("Restore").says("from a backup").says("--new-trust");
+        assert!(!site.path(path).exists(), "it was made again: {path}");
+        site.run(&["agent", "add", "bob", "--read", "a"]).ends(4).says("from a backup");
+        let doctor = site.run(&["doctor"]).ends(1);
+        assert!(doctor.out.contains("from a backup"), "{doctor:?}");
+    };
+    std::fs::rename(&auth, &kept).unwrap();
+    lost("auth/operator.seed");
+    let mesh = site.read("mesh.json");
+    std::fs::remove_file(site.path("mesh.json")).unwrap();
+    site.run(&["up", "--detach"]).ends(4).says("from a backup");
+    std::fs::write(site.path("mesh.json"), mesh).unwrap();
+    let _ = std::fs::remove_dir_all(&auth);
+    std::fs::rename(&kept, &auth).unwrap();
+    std::fs::rename(site.path("auth/main/account.json"), site.path("account.json")).unwrap();
+    lost("auth/main/account.json");
+    std::fs::rename(site.path("account.json"), site.path("auth/main/account.json")).unwrap();
+    site.run(&["up", "--detach"]).ok();
+    assert_eq!(site.json(&["agent", "list", "--json"]).as_array().unwrap().len(), 1);
+    site.run(&["up", "--detach", "--new-trust"]).ends(8).says("leave --new-trust out");
+    site.run(&["down"]).ok();
+    std::fs::remove_dir_all(&auth).unwrap();
+    site.run(&["up", "--detach", "--new-trust"]).ok();
+    assert_eq!(site.json(&["agent", "list", "--json"]).as_array().unwrap().len(), 0);
+    site.run(&["status"]).ok();
+}

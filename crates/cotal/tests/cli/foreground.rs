@@ -14,6 +14,8 @@ use crate::site::{Site, is_alive, signal, wait_until};
 const DIED: &str =
     "delivery daemon exited (signal SIGKILL) while nats-server is running - restarting it";
 
+const RELEASED: &str = "the lease is released";
+
 /// A running `cotal up` and what it has said.
 pub struct Foreground {
     child: Child,
@@ -338,7 +340,7 @@ fn lif_11_down_signals_no_other_program_and_clears_its_record() {
 fn crd_2_a_manager_that_dies_under_a_foreground_up_is_started_again() {
     let site = Site::new();
     let mut up = Foreground::up(&site);
-    up.says("renews what the daemon runs on");
+    up.says("it renews the daemon's credentials");
     let manager = site.pid("manager.main.pid");
     signal(manager, Signal::KILL);
     let again =
@@ -348,4 +350,23 @@ fn crd_2_a_manager_that_dies_under_a_foreground_up_is_started_again() {
     signal(up.child.id(), Signal::INT);
     assert_eq!(up.ended(), 0);
     assert!(!is_alive(manager), "the manager outlives its mesh");
+}
+
+/// A log that is a folder is enough to keep a daemon from being started.
+#[test]
+fn lif_10_an_up_whose_second_space_fails_takes_down_what_it_started_for_the_first() {
+    let site = Site::up();
+    site.run(&["space", "add", "other"]).ok();
+    site.run(&["down"]).ok();
+    let log = site.path("delivery.other.log");
+    std::fs::remove_file(&log).unwrap();
+    std::fs::create_dir(&log).unwrap();
+    let before = site.read("delivery.main.log").matches(RELEASED).count();
+    let run = site.run(&["up"]).ends(1);
+    for lock in ["broker/nats-server.run.lock", "delivery.main.run.lock"] {
+        assert!(holders(&site.path(lock)).is_empty(), "{lock}: {run:?}");
+    }
+    assert!(!site.path("main/delivery.creds").exists(), "{run:?}");
+    assert_eq!(site.read("delivery.main.log").matches(RELEASED).count(), before + 1);
+    assert!(site.read("broker/nats-server.log").contains("Initiating Shutdown"), "{run:?}");
 }

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use cotal_workspace::identity::holders;
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::site::{Run, Site, is_alive, wait_until};
+use crate::site::{Run, Site, free_lease, is_alive, signal, wait_until};
 
 const BROKER_LOCK: &str = "broker/nats-server.run.lock";
 
@@ -109,6 +110,35 @@ fn lif_11_down_in_a_copy_of_a_running_root_leaves_the_original_alone() {
     copy.run(&["down"]).ok().says("delivery daemon was not running").says("broker was not running");
     assert!(pids.into_iter().all(is_alive));
     site.run(&["status"]).ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_6_a_daemon_that_does_not_serve_is_not_called_serving_because_another_answers() {
+    let site = Site::new();
+    let server = site.run(&["up", "--detach", "--server-port", "0"]).ok().out;
+    let other = site.beside("other");
+    let mut cp = Command::new("cp");
+    assert!(cp.arg("-a").arg(site.path("")).arg(other.root()).status().unwrap().success());
+    let paused = site.daemon();
+    signal(paused, Signal::STOP);
+    free_lease(&site, server.trim()).await;
+    let mut serving = background(other.command(&["deliver", "--space", "main"]));
+    let told = format!("delivery daemon {paused} runs on this root and does not serve");
+    // The broker gives each question to one of the two that listen, and the paused one is silent.
+    wait_until("the answer of another daemon", || {
+        let status = site.json(&["status", "--json"]);
+        let space = &status["spaces"][0];
+        let errors = space["errors"].as_array().unwrap();
+        space["delivery"] == "bound"
+            && errors.iter().any(|error| error.as_str().unwrap().contains(&told))
+    });
+    let mut up = site.command(&["up", "--detach"]);
+    let up = Run::of(up.env("COTAL_SERVING_WITHIN_MS", "1000").output().unwrap());
+    signal(paused, Signal::CONT);
+    let up = up.ends(7).says("and does not serve (");
+    assert!(!up.err.contains("daemon serving"), "{up:?}");
+    signal(serving.id(), Signal::TERM);
+    serving.wait().unwrap();
 }
 
 #[test]

@@ -5,12 +5,14 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it where it stands")]
 
 mod agents;
+mod answers;
 mod codes;
 mod components;
 mod daemon;
 mod endings;
 mod files;
 mod foreground;
+mod hosted;
 mod identity;
 mod lifetime;
 mod listener;
@@ -21,5 +23,6 @@ mod requests;
 mod roots;
 mod service;
 mod site;
+mod timers;
 mod tls;
 mod waiting;

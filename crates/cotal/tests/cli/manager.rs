@@ -38,7 +38,7 @@ fn adm_7_up_starts_one_manager_and_a_killed_one_again_under_its_identity() {
     let before = keys(&site);
     signal(manager, Signal::KILL);
     wait_until("the end of the manager", || !is_alive(manager));
-    site.run(&["up", "--detach"]).ok().says("renews what the daemon runs on");
+    site.run(&["up", "--detach"]).ok().says("it renews the daemon's credentials");
     assert_ne!(site.pid(RECORD), manager);
     assert_eq!(keys(&site), before);
 

@@ -98,7 +98,7 @@ fn secrets_are_their_owners_alone_and_the_registry_knows_the_mesh() {
 fn a_space_is_added_while_the_mesh_runs_and_comes_back_with_it() {
     let site = Site::up();
     let daemon = site.daemon();
-    site.run(&["space", "add", "my research"]).ok().says("answered that it serves");
+    site.run(&["space", "add", "my research"]).ok().says("delivery daemon serving");
     let spaces = site.json(&["space", "list", "--json"]);
     let names: Vec<_> = spaces.as_array().unwrap().iter().map(|s| s["space"].clone()).collect();
     assert_eq!(names, ["main", "my_research"]);

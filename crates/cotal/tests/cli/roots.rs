@@ -17,7 +17,7 @@ fn recorded(site: &Site) -> Value {
 async fn lif_9_what_died_is_restarted_although_another_root_has_recorded_the_space() {
     let site = Site::new();
     let up = Foreground::up(&site);
-    up.says("renews what the daemon runs on");
+    up.says("it renews the daemon's credentials");
     let server = site.json(&["status", "--json"])["broker"]["server"].as_str().unwrap().to_owned();
     let other = site.beside("other");
     let take_over = || {
@@ -37,7 +37,7 @@ async fn lif_9_what_died_is_restarted_although_another_root_has_recorded_the_spa
     take_over();
     let manager = site.pid("manager.main.pid");
     signal(manager, Signal::KILL);
-    wait_until("another manager", || up.said().matches("renews what the").count() == 2);
+    wait_until("another manager", || up.said().matches("it renews the daemon's").count() == 2);
     assert_eq!(recorded(&site), json!(site.root()));
 }
 

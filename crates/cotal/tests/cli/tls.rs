@@ -27,9 +27,9 @@ fn lif_1_up_makes_a_certificate_and_every_launch_demands_tls() {
     let daemon = site.daemon();
     signal(daemon, Signal::TERM);
     wait_until("the daemon's end", || !is_alive(daemon));
-    site.run(&["up"]).ok().says("answered that it serves");
+    site.run(&["up"]).ok().says("delivery daemon serving");
     site.run(&["down"]).ok();
-    site.run(&["up", "--detach"]).ok().says("answered that it serves");
+    site.run(&["up", "--detach"]).ok().says("delivery daemon serving");
     assert!(site.read("broker/server.conf").contains("cert_file"));
     assert_eq!(site.read("broker/tls/cert.pem"), made);
     site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
@@ -41,7 +41,7 @@ fn lif_1_tls_is_not_added_under_a_running_broker() {
     let site = Site::up();
     site.run(&["up", "--detach", "--tls"]).ends(8).says("cotal down");
     site.run(&["down"]).ok();
-    site.run(&["up", "--detach", "--tls"]).ok().says("answered that it serves");
+    site.run(&["up", "--detach", "--tls"]).ok().says("delivery daemon serving");
 }
 
 #[test]

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use cotal_nats::{Connection, NatsError};
 use cotal_rules::unrouted::{Arrivals, Episodes, FullSubject, Lost, Miss, attribute};
-use cotal_wire::envelope::{From, Message, Part};
-use cotal_wire::names::DELIVERY;
+use cotal_wire::envelope::{Message, Part};
 use cotal_wire::{Channel, Principal, Space};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -17,6 +16,7 @@ use tracing::{error, warn};
 
 use crate::clock::now_ms;
 use crate::counters::Counters;
+use crate::daemon_message::daemon_message;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
@@ -209,22 +209,7 @@ impl Reporter {
         let data = serde_json::json!({
             "type": "unrouted", "channel": channel, "first": first, "last": last,
         });
-        Message {
-            id: id.to_owned(),
-            ts: now_ms(),
-            space: self.space.to_string(),
-            from: From {
-                id: self.own.to_string(),
-                name: DELIVERY.to_owned(),
-                role: Some(DELIVERY.to_owned()),
-            },
-            channel: None,
-            to: Some(sender.to_string()),
-            to_service: None,
-            mentions: Vec::new(),
-            parts: vec![Part::Text { text }, Part::Data { data }],
-            reply_to: None,
-            context_id: None,
-        }
+        let parts = vec![Part::Text { text }, Part::Data { data }];
+        daemon_message(&self.space, &self.own, sender, id, now_ms(), parts)
     }
 }

@@ -8,6 +8,7 @@
 pub(crate) mod admission_window;
 pub(crate) mod copies;
 mod lost_posts;
+pub(crate) mod refusals;
 mod route;
 pub(crate) mod start;
 mod trimmer;
@@ -41,6 +42,7 @@ use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 use admission_window::AdmissionWindow;
 use lost_posts::LostPosts;
+use refusals::RefusalReports;
 use trimmer::Trimmer;
 
 /// Most posts taken at once.
@@ -66,6 +68,7 @@ pub(crate) struct FanoutParts {
     pub(crate) tracker: Tracker,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) refusals: RefusalReports,
     pub(crate) reader: ReaderProgress,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use super::copies::make_copies;
+use super::refusals::Refused;
 use super::{EXTEND_EVERY, Fanout, Routable, Routed, batch_size};
 use crate::consumer::answers::log_failure;
 use crate::counters::add;
@@ -25,18 +26,24 @@ impl Fanout {
     /// Reads a post, or ends one that can never be routed (FAN-6).
     async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
         let parts = &mut self.parts;
+        let seq = delivery.stream_seq;
         let why = match parts.space.parse_chat(&delivery.subject) {
             Some((sender, channel)) if sender.has_real_owner() => {
                 match envelope::parse_post(&delivery.payload, &sender, &channel) {
                     Ok(head) => {
                         return Some(Routable { delivery, sender, channel, head });
                     }
-                    Err(error) => error.to_string(),
+                    Err(error) => {
+                        let stored =
+                            i64::try_from(delivery.timestamp_ns / 1_000_000).unwrap_or_default();
+                        let reason = error.to_string();
+                        parts.refusals.refused(Refused { sender, channel, seq, stored, reason });
+                        error.to_string()
+                    }
                 }
             }
             _ => "its subject names no sender and channel".to_owned(),
         };
-        let seq = delivery.stream_seq;
         warn!(space = %parts.space, seq, why, "a post is refused for good");
         add(&parts.counters.refused_posts, 1);
         parts.tracker.dealt_with(seq);

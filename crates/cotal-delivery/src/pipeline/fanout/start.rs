@@ -7,12 +7,12 @@ use cotal_rules::unrouted::Arrivals;
 use cotal_wire::names::FANOUT;
 
 use super::lost_posts::LostPosts;
-use super::{Fanout, FanoutParts};
+use super::{Fanout, FanoutParts, refusals};
 use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::pull_source::{PullSource, bind};
 use crate::consumer::tracker::Tracker;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::pipeline::join_barrier::JoinBarrier;
 use crate::pipeline::progress::ReaderProgress;
 
@@ -30,7 +30,7 @@ pub(crate) async fn spawn(
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.chat_stream();
     // Before the consumer is looked at, so that what the look shows is true of all up to it.
-    let last = connection.last_seq(&stream).await.map_err(broker("cannot read CHAT"))?;
+    let last = context.ask("cannot read CHAT", || connection.last_seq(&stream)).await?;
     let info = bind(context, &stream, &space.fanout_config(None)).await?;
     let tracker = Tracker::new(connection, &info, last);
     ShortAckWait::spawn(context, &info, || 0, tracker.is_proven_watch());
@@ -40,10 +40,11 @@ pub(crate) async fn spawn(
         connection: connection.clone(),
         view: Arc::clone(view),
         writer,
-        pulls: PullSource::open(space, connection, &stream, FANOUT, PULL_POSTS).await?,
+        pulls: PullSource::open(context, &stream, FANOUT, PULL_POSTS).await?,
         tracker,
         gate: gate.clone(),
         counters: Arc::clone(counters),
+        refusals: refusals::spawn(context),
         reader,
         backlog,
         lost_posts: LostPosts::new(context, arrivals),

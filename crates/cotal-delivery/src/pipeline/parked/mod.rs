@@ -15,6 +15,7 @@ use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::{Lifecycle, Principal, Space};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -27,10 +28,14 @@ use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
-use crate::state::view::{Feed, View, ViewError, watch_all};
+use crate::state::view::{Feed, View, ViewError};
+use crate::state::watching::watch_all;
 
-/// DiscardScan at what is due at least this often, so that a missed wake-up costs little.
+/// What is due is looked for at least this often, so that a missed wake-up costs little.
 const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
+
+/// How long an entry waits for a leave under way. A leave needs a few round trips.
+const LEAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is recorded of an entry.
 pub(crate) struct About<'a> {
@@ -114,6 +119,15 @@ fn again_after_end(row: &DeadRow) -> u64 {
 struct Known {
     row: DeadRow,
     revision: u64,
+    /// When it is tried again, by a clock that nobody sets.
+    due: Instant,
+}
+
+impl Known {
+    fn new(row: DeadRow, revision: u64) -> Self {
+        let wait = waiting::due_in_ms(row.next_at, row.attempts, now_ms());
+        Self { row, revision, due: Instant::now() + Duration::from_millis(wait.unsigned_abs()) }
+    }
 }
 
 /// Retries what is parked.
@@ -146,8 +160,8 @@ pub(crate) struct Rows {
 #[derive(Debug)]
 struct Garbage {
     revision: u64,
-    /// When it is dealt with, Unix milliseconds.
-    due: i64,
+    /// When it is dealt with.
+    due: Instant,
 }
 
 /// Starts the retrier.
@@ -182,10 +196,10 @@ impl Retrier {
             watch = watch_all(&self.book.kv) => watch?,
         };
         loop {
-            let retries = self.rows.parked.values().map(|known| known.row.next_at);
+            let retries = self.rows.parked.values().map(|known| known.due);
             let due = retries.chain(self.rows.garbage.values().map(|garbage| garbage.due)).min();
             let wait = due.map_or(DUE_CHECK_EVERY, |at| {
-                Duration::from_millis((at - now_ms()).max(0).unsigned_abs()).min(DUE_CHECK_EVERY)
+                at.saturating_duration_since(Instant::now()).min(DUE_CHECK_EVERY)
             });
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -233,7 +247,9 @@ impl Retrier {
 
     fn know(&mut self, row: DeadRow, revision: u64) {
         match row.state {
-            DeadState::Parked => drop(self.rows.parked.insert(row.seq, Known { row, revision })),
+            DeadState::Parked => {
+                drop(self.rows.parked.insert(row.seq, Known::new(row, revision)));
+            }
             DeadState::GivenUp => drop(self.rows.given_up.insert(row.seq, row)),
         }
     }
@@ -246,10 +262,9 @@ impl Retrier {
 
     /// Keeps the last valid row. The next retry writes a parked one over the garbage.
     fn repair(&mut self, seq: u64, revision: u64) {
-        let due = now_ms();
+        let due = Instant::now();
         if let Some(known) = self.rows.parked.get_mut(&seq) {
-            known.revision = revision;
-            known.row.next_at = due;
+            (known.revision, known.due) = (revision, due);
         } else {
             self.rows.garbage.insert(seq, Garbage { revision, due });
         }
@@ -258,7 +273,7 @@ impl Retrier {
     /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row that
     /// says nothing of its entry must not stand for ever.
     async fn clear_garbage(&mut self) {
-        let now = now_ms();
+        let now = Instant::now();
         let due = self.rows.garbage.iter().filter(|(_, garbage)| garbage.due <= now);
         let due: Vec<_> = due.map(|(seq, garbage)| (*seq, garbage.revision)).collect();
         for (seq, revision) in due {
@@ -276,8 +291,7 @@ impl Retrier {
                 Err(error) if error.is_conflict() => {}
                 Err(error) => {
                     warn!(space = %self.space, seq, %error, "a garbled dead row stays for now");
-                    let later = DUE_CHECK_EVERY.as_millis().try_into().unwrap_or(i64::MAX);
-                    let due = now.saturating_add(later);
+                    let due = now + DUE_CHECK_EVERY;
                     self.rows.garbage.insert(seq, Garbage { revision, due });
                     continue;
                 }
@@ -287,8 +301,8 @@ impl Retrier {
     }
 
     async fn retry_due(&mut self) {
-        let now = now_ms();
-        let due = self.rows.parked.values().filter(|known| known.row.next_at <= now);
+        let now = Instant::now();
+        let due = self.rows.parked.values().filter(|known| known.due <= now);
         let due: Vec<Known> = due.cloned().collect();
         if due.is_empty() {
             return;
@@ -371,7 +385,7 @@ impl Retrier {
 
     /// Tries it again soon, without a word to the broker.
     fn put_off(&mut self, mut known: Known) {
-        known.row.next_at = now_ms() + waiting::retry_delay_ms(0);
+        known.due = Instant::now() + LEAVE_AGAIN;
         self.rows.parked.insert(known.row.seq, known);
     }
 
@@ -435,7 +449,7 @@ impl Retrier {
         if !self.gate.is_open() {
             return Ok(());
         }
-        let Known { mut row, revision } = known;
+        let Known { mut row, revision, .. } = known;
         let again = waiting::parked_again(row.reason, row.attempts, reason, now_ms());
         row.reason = reason;
         match again {

@@ -9,6 +9,7 @@ use cotal_wire::{Lifecycle, Space};
 use tokio::task::JoinSet;
 use tracing::{debug, error};
 
+use crate::clock::now_ms;
 use crate::counters::Counters;
 
 /// How often owners with waiting entries are looked at.
@@ -80,6 +81,8 @@ async fn first_held(
 /// Counts and tells the waiting entries of one owner that are lost.
 pub(crate) fn tell(space: &Space, counters: &Counters, owner: &Lifecycle, lost: usize) {
     counters.add_missed(&owner.principal, lost as u64);
+    counters.misses().lost(owner, lost as u64, None, now_ms());
+    counters.misses().ended(owner);
     error!(
         %space, member = %owner.principal, lost,
         "waiting entries were evicted from INBOX before they could be delivered"

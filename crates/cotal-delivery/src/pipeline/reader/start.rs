@@ -13,7 +13,7 @@ use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::pull_source::{PullSource, bind};
 use crate::consumer::tracker::Tracker;
 use crate::lane::context::LaneContext;
-use crate::lane::error::{LaneError, broker};
+use crate::lane::error::LaneError;
 use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::parked::DeadStore;
@@ -41,7 +41,7 @@ pub(crate) async fn spawn(
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.inbox_stream();
     // Before the consumer is looked at, so that what the look shows is true of all up to it.
-    let backlog = connection.last_seq(&stream).await.map_err(broker("cannot read INBOX"))?;
+    let backlog = context.ask("cannot read INBOX", || connection.last_seq(&stream)).await?;
     let info = bind(context, &stream, &space.reader_config()).await?;
     let tracker = Tracker::new(connection, &info, backlog);
     let waiting = SharedWaiting::default();
@@ -53,7 +53,7 @@ pub(crate) async fn spawn(
         space: space.clone(),
         view: Arc::clone(view),
         writer,
-        pulls: PullSource::open(space, connection, &stream, READER, PULL_ENTRIES).await?,
+        pulls: PullSource::open(context, &stream, READER, PULL_ENTRIES).await?,
         tracker,
         progress: publisher,
         gate: gate.clone(),

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use cotal_broker::probe;
 use cotal_manager::launch::running_manager;
 use cotal_manager::{
-    Authority, BrokerAddress, DAEMON_CREDENTIALS, Gate, ManagerError, Renewal, Renewals, clock,
-    renew_in, renew_once,
+    Authority, BrokerAddress, Gate, ManagerError, Renewal, Renewals, clock, renew_in, renew_once,
 };
 use cotal_rules::renewal::{self, Age};
 use cotal_wire::Space;
@@ -16,7 +15,7 @@ use cotal_workspace::{
 };
 use serde::Serialize;
 
-use super::checks::read;
+use super::checks::{expected, read};
 use crate::args::{JsonArg, LifetimeArg};
 use crate::context::{Context, tls_of};
 use crate::exit::Exit;
@@ -142,7 +141,7 @@ fn look(root: &Root, space: &Space) -> anyhow::Result<SpaceAuth> {
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();
     let authority = Authority::open(root, space).ok();
     let mut credentials = Vec::new();
-    for kind in DAEMON_CREDENTIALS {
+    for kind in expected(authority.as_ref()) {
         let secret = store.get(&SecretKey::new(space, kind.clone()))?;
         let creds = secret.as_ref().map(|one| read(authority.as_ref(), &kind, one.expose()));
         let is_taken = set_aside && kind == SecretKind::Delivery;

@@ -3,14 +3,16 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cotal_manager::{Authority, DAEMON_CREDENTIALS, UnfitError, clock, read_stored_creds};
+use cotal_manager::{
+    Authority, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials, read_stored_creds,
+};
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
 
-use super::{Finding, Listener, Verdict};
+use super::{Disk, Finding, Listener, Verdict};
 use crate::context::Context;
 use crate::output::told;
 
@@ -35,6 +37,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     let shown = root.dir().display().to_string();
     let mut findings = vec![Finding::new("root", Verdict::Ok, shown)];
     findings.extend(modes(root));
+    findings.push(disk(root));
     let mesh = match MeshFile::load(root) {
         Ok(Some(mesh)) => mesh,
         Ok(None) => {
@@ -56,6 +59,15 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn disk(root: &Root) -> Finding {
+    let disk = Disk::of(root);
+    match disk.warning() {
+        Some(warning) if disk.problem.is_some() => Finding::new("disk", Verdict::Broken, warning),
+        Some(warning) => Finding::new("disk", Verdict::Warning, warning),
+        None => Finding::new("disk", Verdict::Ok, format!("it takes writes: {disk}")),
+    }
 }
 
 /// Says what a power failure can lose.
@@ -126,7 +138,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();
-    for kind in DAEMON_CREDENTIALS {
+    for kind in expected(authority.as_ref()) {
         let key = SecretKey::new(space, kind);
         findings.push(match store.get(&key) {
             Ok(Some(secret)) => match read(authority.as_ref(), &key.kind, secret.expose()) {
@@ -144,6 +156,12 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     }
     findings.extend(agents(root, space, authority.as_ref()));
     findings
+}
+
+/// What the daemon of a space is to have; without the keys nobody can tell what else is served.
+pub(super) fn expected(authority: Option<&Authority>) -> Vec<SecretKind> {
+    let told = authority.and_then(|authority| daemon_credentials(authority).ok());
+    told.unwrap_or_else(|| DAEMON_CREDENTIALS.to_vec())
 }
 
 /// Reads a stored credential; who signed it can be told only where the keys are.

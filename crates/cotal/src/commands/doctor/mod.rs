@@ -2,8 +2,10 @@
 
 mod auth;
 mod checks;
+mod disk;
 mod listener;
 
+pub(in crate::commands) use disk::Disk;
 pub(in crate::commands) use listener::Listener;
 use serde::Serialize;
 

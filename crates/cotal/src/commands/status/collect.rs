@@ -9,11 +9,11 @@ use cotal_wire::anycast::ListedRequests;
 use cotal_wire::control::{DeliveryStatus, op};
 use cotal_wire::names::{self, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
-use cotal_workspace::{MeshFile, Mode, Root};
+use cotal_workspace::{HostFile, MeshFile, Mode, Root};
 use serde_json::json;
 
 use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
-use crate::commands::doctor::Listener;
+use crate::commands::doctor::{Disk, Listener};
 use crate::context::tls_of;
 use crate::output::told;
 
@@ -35,8 +35,10 @@ pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Statu
         root: root.dir().to_owned(),
         mode: mesh.mode,
         durability: mesh.durability,
+        disk: Disk::of(root),
         broker: BrokerStatus { server: mesh.server.clone(), pid, version, error },
         spaces,
+        host: HostFile::load(root)?.flatten(),
     })
 }
 
@@ -73,8 +75,21 @@ async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::
     let authority = Authority::open(root, &space)?;
     let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
     let (own, connection) = authority.connect(Office::Operator, &address).await?;
-    status.delivery = Some(match Rail::new(&connection, &space, &own).probe().await {
+    let rail = Rail::new(&connection, &space, &own);
+    let probed = match status.pid {
+        Some(pid) => rail.probe_process(pid).await,
+        None => rail.probe().await,
+    };
+    status.delivery = Some(match probed {
         Liveness::Bound => "bound",
+        Liveness::Elsewhere(holder) => {
+            status.errors.push(format!(
+                "delivery daemon {} runs on this root and does not serve: another one does, and holds \
+                 the lease as {holder}",
+                status.pid.unwrap_or_default()
+            ));
+            "bound"
+        }
         Liveness::Unbound | Liveness::Quiet => "unbound",
         Liveness::Unknown(why) | Liveness::Denied(why) => {
             status.errors.push(why);

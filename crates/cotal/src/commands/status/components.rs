@@ -9,7 +9,7 @@ use cotal_wire::Space;
 use cotal_workspace::{MeshFile, Mode, Root};
 use serde::Serialize;
 
-use crate::commands::doctor::Listener;
+use crate::commands::doctor::{Disk, Listener};
 use crate::context::{CLOSE_WITHIN, Context, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::output::plain;
@@ -99,7 +99,7 @@ async fn report(root: &Root, mesh: &MeshFile, only: Option<&Space>) -> anyhow::R
         return Err(Failure::new(Exit::Absent, message).into());
     }
     let listener = Listener::of(root, mesh).await?;
-    let mut components = vec![broker(&listener, mesh)];
+    let mut components = vec![broker(&listener, mesh, &Disk::of(root))];
     if mesh.mode == Mode::Auth {
         for space in mesh.spaces.iter().filter(|space| only.is_none_or(|only| only == *space)) {
             let (state, found) = match &listener {
@@ -118,11 +118,12 @@ fn worst(components: &[Component]) -> State {
     states.filter(|state| *state != State::Unknown).max().unwrap_or(State::Unknown)
 }
 
-fn broker(listener: &Listener, mesh: &MeshFile) -> Component {
+fn broker(listener: &Listener, mesh: &MeshFile, disk: &Disk) -> Component {
     let (state, found) = match listener {
-        Listener::Own(version) => {
-            (State::Serving, format!("nats-server {version} at {}", mesh.server))
-        }
+        Listener::Own(version) => match &disk.problem {
+            Some(problem) => (State::NotServing, format!("nats-server {version}: {problem}")),
+            None => (State::Serving, format!("nats-server {version} at {}", mesh.server)),
+        },
         Listener::Nobody(found) => (State::Absent, found.clone()),
         Listener::Hangs(found) | Listener::Foreign(found) => (State::NotServing, found.clone()),
         Listener::Refuses(found) => (State::Refused, found.clone()),
@@ -158,9 +159,14 @@ async fn delivery(root: &Root, mesh: &MeshFile, space: &Space) -> anyhow::Result
         }
         Err(error) => Err(error.into()),
         Ok((own, connection)) => {
-            let probed = Rail::new(&connection, space, &own).probe().await;
+            let rail = Rail::new(&connection, space, &own);
+            let runs = running(root, space)?;
+            let probed = match runs {
+                Some(pid) => rail.probe_process(pid).await,
+                None => rail.probe().await,
+            };
             connection.close(CLOSE_WITHIN).await;
-            Ok(judged(probed, running(root, space)?))
+            Ok(judged(probed, runs))
         }
     }
 }
@@ -178,7 +184,16 @@ fn unreached(error: &ConnectError, runs: Option<u32>) -> (State, String) {
 /// A process alone serves nothing, but it is there.
 fn judged(probed: Liveness, runs: Option<u32>) -> (State, String) {
     match (probed, runs) {
-        (Liveness::Bound, _) => (State::Serving, "its responder answered".to_owned()),
+        (Liveness::Bound, Some(pid)) => {
+            (State::Serving, format!("process {pid} holds the lease, and its responder answered"))
+        }
+        (Liveness::Bound, None) => (
+            State::Serving,
+            "its responder answered; it runs on no process of this root".to_owned(),
+        ),
+        (Liveness::Elsewhere(holder), _) => {
+            (State::Serving, format!("a daemon of another root or host answered, as {holder}"))
+        }
         (Liveness::Quiet, _) => (State::NotServing, "its responder is quiet".to_owned()),
         (Liveness::Unbound, None) => (State::Absent, "nobody listens".to_owned()),
         (Liveness::Unbound, Some(pid)) => {
@@ -256,6 +271,7 @@ mod tests {
         for (probed, runs, wanted) in [
             (Liveness::Bound, Some(7), State::Serving),
             (Liveness::Bound, None, State::Serving),
+            (Liveness::Elsewhere(why()), Some(7), State::Serving),
             (Liveness::Quiet, None, State::NotServing),
             (Liveness::Unbound, None, State::Absent),
             (Liveness::Unbound, Some(7), State::NotServing),

@@ -5,12 +5,14 @@
 
 mod collect;
 mod components;
+mod host;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::{DeliveryStatus, UnroutedPosts};
 use serde::Serialize;
 
 use crate::args::{self, JsonArg};
+use crate::commands::doctor::Disk;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
@@ -19,7 +21,8 @@ use crate::output::{age, plain};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
-reached.
+reached. On a root that only runs a host (`cotal deliver --spaces`) it shows the host's lanes: 0 when
+each serves or stands by, 7 otherwise.
 
 With --components a monitor asks: each component is probed, and the worst state is the exit code: 0
 serving, 1 absent, 2 not serving, 3 refused, 4 when nothing could be asked (no root, unreadable
@@ -53,8 +56,12 @@ struct Status {
     root: std::path::PathBuf,
     mode: cotal_workspace::Mode,
     durability: cotal_workspace::Durability,
+    /// The disk that all of it is stored on.
+    disk: Disk,
     broker: BrokerStatus,
     spaces: Vec<SpaceStatus>,
+    /// The multi-space host of this root; absent when none runs.
+    host: Option<cotal_workspace::HostFile>,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +121,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         return components::run(args.space.as_ref(), args.output.json, ctx).await;
     }
     let root = ctx.root()?;
+    if let Some(host) = host::alone(&root)? {
+        return host.print(&root, args.output.json, ctx);
+    }
     let mesh = ctx.mesh(&root)?;
     let status = collect::status(&root, &mesh).await?;
     let exit = verdict(&status);
@@ -129,7 +139,7 @@ fn verdict(status: &Status) -> Exit {
     let serves = |space: &SpaceStatus| matches!(space.delivery, None | Some("bound"));
     if status.broker.version.is_none() {
         Exit::Unreachable
-    } else if status.spaces.iter().all(serves) {
+    } else if status.disk.problem.is_none() && status.spaces.iter().all(serves) {
         Exit::Ok
     } else {
         Exit::NotServing
@@ -151,10 +161,17 @@ fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
             out.data(format_args!("broker    not reached: {why}"))?;
         }
     }
+    out.data(format_args!("disk      {}", status.disk))?;
+    if let Some(warning) = status.disk.warning() {
+        out.warn(warning);
+    }
     for space in &status.spaces {
         print_space(space, ctx)?;
     }
-    Ok(())
+    match &status.host {
+        Some(host) => host::print(host, ctx),
+        None => Ok(()),
+    }
 }
 
 fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
@@ -236,6 +253,7 @@ fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<(
                 let delivery = request.delivery.unwrap_or_default();
                 format!("not finished, last taken by {holder} at delivery {delivery}")
             }
+            (Some(holder), Standing::Queued) => format!("given back by {holder}"),
             (_, Standing::Cancelled) => "being cancelled".to_owned(),
             _ => "nobody has taken it".to_owned(),
         };
@@ -279,6 +297,14 @@ fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()
         counters.parked,
         counters.given_up
     ))?;
+    out.data(format_args!(
+        "timers    {} armed, {} requests refused",
+        counters.armed_timers, counters.refused_timers
+    ))?;
+    for down in &counters.down {
+        let (component, reason) = (plain(&down.component), plain(&down.reason));
+        out.data(format_args!("down      {component}: {reason}"))?;
+    }
     for miss in &counters.missed {
         out.data(format_args!(
             "missed    {}: {} unread copies were evicted by the cap",

@@ -113,7 +113,7 @@ async fn attached(up: &Up<'_>, space: &Space, rail: &Rail) -> anyhow::Result<Opt
     let mut told = false;
     while let Some(daemon) = running_daemon(&up.root, space)? {
         let pid = daemon.pid();
-        let probed = rail.probe().await;
+        let probed = rail.probe_process(pid).await;
         if probed == Liveness::Bound {
             serving(up, space, pid);
             return Ok(Some(Exit::Ok));
@@ -180,7 +180,7 @@ pub(super) fn launch(up: &Up<'_>, space: &Space) -> anyhow::Result<Launch> {
 }
 
 fn serving(up: &Up<'_>, space: &Space, pid: u32) {
-    let line = format!("space {space}: delivery daemon {pid} answered that it serves");
+    let line = format!("space {space}: delivery daemon serving (pid {pid})");
     up.ctx.out.proven(line);
 }
 
@@ -198,7 +198,10 @@ pub(super) fn said(probed: &Liveness) -> String {
     match probed {
         Liveness::Bound => "its responder answered".to_owned(),
         Liveness::Unbound => "its responder is not bound".to_owned(),
-        Liveness::Quiet => "its responder answered that it is quiet".to_owned(),
+        Liveness::Quiet => "its responder answered that it does not serve at the moment".to_owned(),
+        Liveness::Elsewhere(holder) => {
+            format!("another daemon answers, and holds the lease as {holder}")
+        }
         Liveness::Unknown(why) | Liveness::Denied(why) => {
             format!("the probe proved nothing: {why}")
         }

@@ -90,13 +90,13 @@ pub(super) async fn stay(
             Exit::Failure
         }
         () = wish.told() => Exit::Ok,
-        () = managed(up, authorities) => Exit::Failure,
+        () = managed(up, authorities), if !up.hosted => Exit::Failure,
         () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
     notify::stopping("taking the mesh down");
-    take_down(up).await?;
-    Ok(exit)
+    let left = take_down(up).await?;
+    Ok(if exit == Exit::Ok { left } else { exit })
 }
 
 /// Tells the service manager whether the mesh serves, for as long as this process stays.
@@ -108,7 +108,9 @@ async fn attend(up: &Up<'_>, authorities: &[Authority], stopped: &RefCell<BTreeS
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        let wanted = authorities.iter().filter(|a| !stopped.borrow().contains(a.space()));
+        // Hosts that serve the spaces tell their own service managers.
+        let own = authorities.iter().filter(|_| !up.hosted);
+        let wanted = own.filter(|a| !stopped.borrow().contains(a.space()));
         let wanted: Vec<&Authority> = wanted.collect();
         notifier.proven(served(up, &wanted).await);
     }
@@ -138,7 +140,7 @@ async fn managed(up: &Up<'_>, authorities: &[Authority]) {
 
 /// Stops the daemons, then the broker, exactly as `down` does and under the same reservation; a
 /// `down` that runs already is waited for (LIF-10).
-pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<()> {
+pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<Exit> {
     let _held = reserve(up).await?;
     down::everything(up.ctx, &up.root, Some(&up.mesh), Patience::Wait).await
 }

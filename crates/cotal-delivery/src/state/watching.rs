@@ -1,0 +1,32 @@
+//! Beginning to watch a bucket.
+
+use std::time::Duration;
+
+use cotal_nats::{Bucket as Kv, NatsError, Watch, WatchOptions};
+use tracing::warn;
+
+/// Between two attempts to begin a watch.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
+
+/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
+/// whether the broker is given up is the watchdog's to say.
+pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
+    watch_with(kv, &WatchOptions::default()).await
+}
+
+/// The same, with every revision that the bucket holds, oldest first.
+pub(crate) async fn watch_history(kv: &Kv) -> Result<Watch, NatsError> {
+    watch_with(kv, &WatchOptions { history: true, ..WatchOptions::default() }).await
+}
+
+async fn watch_with(kv: &Kv, options: &WatchOptions) -> Result<Watch, NatsError> {
+    loop {
+        match kv.watch(options.clone()).await {
+            Err(error) if error.is_transient() => {
+                warn!(bucket = kv.name(), %error, "not watched yet");
+                tokio::time::sleep(WATCH_AGAIN).await;
+            }
+            begun => return begun,
+        }
+    }
+}

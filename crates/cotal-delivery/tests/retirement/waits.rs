@@ -1,0 +1,88 @@
+//! What an inventory waits for, and what it may share (INV-2, INV-4).
+
+use std::time::Duration;
+
+use cotal_testkit::{God, Mesh, Peer, Supervisor};
+use cotal_wire::control::Code;
+use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER};
+use cotal_wire::rows::MemberRow;
+use serde_json::json;
+
+use super::{TEAM, inventory};
+
+/// A join that is still copying holds its row, and may yet take it back: the inventory waits for it,
+/// and no change begins meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it_is_answered() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let _lane = mesh.lane().await;
+    alice.post_many(TEAM, "m", 3).await;
+    god.wait_until_settled(FANOUT).await;
+    // Its catch-up ends when the reader has taken the copies.
+    god.pause(READER).await;
+    god.put_member(&bob.half_joined(TEAM, 0)).await;
+    god.wait_for_entries(3).await;
+    let manager = Supervisor::of(&mesh).await;
+    let asked = inventory(&manager, &bob.lifecycle);
+    tokio::pin!(asked);
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut asked).await;
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    let args = json!({ "channel": "team.other" });
+    let refused = bob.control(DELIVERY, "durableJoin", args).await.expect("a reply");
+    assert_eq!(refused.code, Some(Code::Retired));
+    god.resume(READER).await;
+    assert_eq!(asked.await.len(), 1);
+    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
+    assert!(row.activated, "the join was cut off");
+}
+
+/// The second inventory arrives while the first reads: what is written in between must be in it, so it
+/// gets a read of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    let carol = mesh.peer("carol", &["team.>"], &[]).await;
+    let _lane = mesh.lane().await;
+    let (first, second) = (Supervisor::of(&mesh).await, Supervisor::of(&mesh).await);
+    for peer in [&bob, &carol] {
+        god.set_acl(&peer.lifecycle, &[]).await;
+    }
+    // Until the watch is let go, the first read waits for it.
+    god.hold_watches(Bucket::Members).await;
+    let activated = |peer: &Peer, channel| {
+        let row = peer.half_joined(channel, 0);
+        MemberRow { activated: true, ..row }
+    };
+    god.put_member(&activated(&bob, TEAM)).await;
+    let members = mesh.space().kv_stream(Bucket::Members);
+    let reads = format!("$JS.API.STREAM.MSG.GET.{members}");
+    let mut reads = god.connection.subscribe(reads, None).await.expect("a subscription");
+    let both = async {
+        let one = inventory(&first, &bob.lifecycle);
+        let two = async {
+            reads.next().await.expect("the read of the first");
+            let rail = mesh.space().ctl_all("delivery-admin");
+            let mut asked = god.connection.subscribe(rail, None).await.expect("a subscription");
+            let two = inventory(&second, &carol.lifecycle);
+            let release = async {
+                asked.next().await.expect("the second has arrived");
+                god.release_watches(Bucket::Members).await;
+            };
+            tokio::join!(two, release).0
+        };
+        tokio::join!(one, two)
+    };
+    let (one, two) = both.await;
+    assert_eq!((one.len(), two.len()), (1, 0));
+    // The first asks once more after what it waited for is applied; the second asks for itself.
+    let mut more = 0;
+    while tokio::time::timeout(Duration::from_millis(300), reads.next()).await.is_ok() {
+        more += 1;
+    }
+    assert!(more >= 2, "the second shared a read that had begun before it");
+}
