@@ -91,13 +91,13 @@ impl PullSource {
             }
         };
         let pull = context.ask("cannot pull from a consumer", open).await??;
-        let look = || connection.stream_info(stream);
-        let info = context.ask("cannot read a stream", look).await?;
+        let read = || connection.stream_info(stream);
+        let created = context.ask("cannot read a stream", read).await?.created;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
-            created: info.created,
+            created,
             consumer: consumer.to_owned(),
             options,
             pull,

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Message, NatsError, Subscription};
+use cotal_nats::{Message, NatsError, Subscription, Writer};
 use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
-    Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
-    Reloaded, Reply, Request, WaitingArgs, op,
+    Adoption, Code, Down, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs,
+    ReloadArgs, Reloaded, Reply, Request, WaitingArgs, op,
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
@@ -48,6 +48,8 @@ const RECALL_WITHIN: Duration = Duration::from_secs(4);
 pub(crate) struct Beside {
     pub(crate) timers: Health,
     pub(crate) feed: FeedHandle,
+    /// Whether the broker stores the lease's row.
+    pub(crate) lease: Health,
 }
 
 /// Everything the service needs.
@@ -61,6 +63,8 @@ pub(crate) struct AdminApi {
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
     pub(crate) waiting: SharedWaiting,
+    /// What writes into which store.
+    pub(crate) stores: [(&'static str, Writer); 2],
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) keeper: Arc<RequestKeeper>,
     pub(crate) recaller: Recaller,
@@ -217,8 +221,14 @@ impl AdminApi {
         let garbled = self.view.directory().garbled() + self.keeper.garbled();
         let mut status = self.counters.status(&self.incarnation, self.since, garbled);
         status.waiting = self.waiting.len();
-        let Beside { timers, feed } = &self.beside;
-        status.down = [timers, &feed.health].into_iter().filter_map(Health::down).collect();
+        let Beside { timers, feed, lease } = &self.beside;
+        let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
+        // What the broker answered to the last write: whether it stores is only shown by storing.
+        let stores = self.stores.iter().filter_map(|(what, writer)| {
+            let reason = writer.refusal()?.to_string();
+            Some(Down { component: (*what).to_owned(), reason })
+        });
+        status.down = parts.chain(stores).collect();
         done(&status)
     }
 

@@ -59,6 +59,10 @@ pub(crate) async fn spawn(
         since: now_ms(),
         scanner,
         waiting: pipeline.waiting,
+        stores: [
+            ("the copies into INBOX", pipeline.inbox),
+            ("the hand-off into DLV", pipeline.dlv),
+        ],
         renewal,
         keeper: requests,
         recaller: pipeline.recaller,

@@ -125,6 +125,9 @@ impl Renewal {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
+        // The key is read under the lock: two requests at once would otherwise each bring what they
+        // read, and the later one could be the older.
+        let mut held = self.held.lock().await;
         let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
             credentials::read(store, space, SecretKind::Delivery)
         });
@@ -132,7 +135,6 @@ impl Renewal {
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
-        let mut held = self.held.lock().await;
         match renewal::judge(&held, &stored, &self.needed(&stored), now_ms() / 1_000) {
             Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), is_new: false }),
             Candidate::Missed => Err(NotAdopted::Missed),

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::beside::Health;
 use crate::clock::now_ms;
 use crate::credentials;
 use crate::lease::gate;
@@ -206,7 +207,9 @@ async fn claim_and_serve(
         holder: identity.principal.clone(),
         incarnation: incarnation.clone(),
         ttl: options.lease_ttl,
+        health: Health::new("the writes of the lease"),
     };
+    let lease_health = claim.health.clone();
     let (lease, keeper) = keeper::lease(&connection, claim, gate_keeper);
     let (changes, changed_acls) = changes::changes();
     let components = Tasks::default();
@@ -225,7 +228,16 @@ async fn claim_and_serve(
         tasks: components.spawner(),
     };
     let (started, has_started) = watch::channel(false);
-    let start = Start { options: options.clone(), identity, changed_acls, renewals, has_started };
+    let lease_state = lease.state();
+    let start = Start {
+        options: options.clone(),
+        identity,
+        changed_acls,
+        renewals,
+        has_started,
+        lease_state,
+        lease_health,
+    };
     let keeper = tokio::spawn(keeper);
     let parts = Parts { context, components, start, started, link, lease, keeper, stop, stage };
     let end = shell::run(parts, options.windows).await;

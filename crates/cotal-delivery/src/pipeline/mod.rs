@@ -27,6 +27,8 @@ use recall::Recaller;
 pub(crate) struct Pipeline {
     /// Writes into INBOX, for the catch-up of joins.
     pub(crate) inbox: Writer,
+    /// Writes into DLV; here to be asked whether the broker stores.
+    pub(crate) dlv: Writer,
     pub(crate) progress: ReaderProgress,
     pub(crate) waiting: SharedWaiting,
     pub(crate) recaller: Recaller,
@@ -43,13 +45,14 @@ pub(crate) async fn spawn(
     let dead = DeadStore::new(&context.connection, &context.space);
     let overflow = overflow::spawn(context).await?;
     let in_flight: Arc<InFlightFence> = Arc::default();
-    let fence = Arc::clone(&in_flight);
-    let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone(), fence).await?;
+    let (fence, hand_off) = (Arc::clone(&in_flight), dlv.clone());
+    let reader =
+        reader::start::spawn(context, hand_off, dead.clone(), overflow.clone(), fence).await?;
     let progress = reader.progress.clone();
     fanout::start::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
     parked::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
     let recaller = recall::spawn(context, in_flight, overflow, changed_acls);
-    Ok(Pipeline { inbox, progress, waiting: reader.waiting, recaller })
+    Ok(Pipeline { inbox, dlv, progress, waiting: reader.waiting, recaller })
 }
 
 async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {

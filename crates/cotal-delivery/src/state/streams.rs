@@ -55,9 +55,6 @@ pub enum StreamError {
         /// The last sequence it has.
         last: u64,
     },
-    /// It cannot be read at the start.
-    #[error("cannot read a stream: {0}")]
-    Nats(#[from] NatsError),
 }
 
 /// The streams of a lane as they were last seen.
@@ -99,7 +96,7 @@ impl Known {
 ///
 /// # Errors
 /// When one cannot be read.
-pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, StreamError> {
+pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError> {
     let LaneContext { space, connection, .. } = context;
     let known = names(space).into_iter().map(|stream| async move {
         let info = connection.stream_info(&stream).await?;

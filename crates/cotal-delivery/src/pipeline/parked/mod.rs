@@ -204,7 +204,7 @@ impl Retrier {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.beat.answered() => {}
-                event = watch.next() => self.note(event?),
+                event = watch.next() => self.note(event?)?,
                 () = tokio::time::sleep(wait) => {
                     self.gate.open().await;
                     self.clear_garbage().await;
@@ -214,9 +214,14 @@ impl Retrier {
         }
     }
 
-    fn note(&mut self, event: WatchEvent) {
+    fn note(&mut self, event: WatchEvent) -> Result<(), ViewError> {
+        if let WatchEvent::Reset { bucket_recreated: true } = event {
+            // What stood in the bucket that is gone must not be retried out of memory.
+            return Err(ViewError::Recreated { bucket: self.space.bucket(Bucket::Dead) });
+        }
         self.apply(event);
         self.counters.parked.store(self.rows.parked.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn apply(&mut self, event: WatchEvent) {
