@@ -54,6 +54,7 @@ async fn fan_6_a_catch_up_copies_no_forgery_and_no_own_post() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
     let (mesh, _lane, alice, bob, god) = start().await;
+    god.cap_subjects("CHAT_main", 1_000).await;
     // An older post elsewhere keeps the stream's own start where it is.
     alice.post("team.other", "older", &[]).await;
     alice.post_many(TEAM, "window", 600).await;
@@ -84,6 +85,7 @@ async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
         let (mesh, _lane, alice, bob, god) = start().await;
         alice.post("team.other", "older", &[]).await;
         if full {
+            god.cap_subjects("CHAT_main", 1_000).await;
             alice.post_many(TEAM, "m", 1_003).await;
         } else {
             alice.post_many(TEAM, "m", 10).await;

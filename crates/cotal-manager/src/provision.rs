@@ -6,6 +6,7 @@
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
+use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::names;
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::streams::{ConsumerConfig, StreamConfig};
@@ -65,6 +66,7 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
     let all = streams.into_iter().chain(buckets);
     match shape {
         Shape::Durable => all.collect(),
+        // No daemon routes or trims here: CHAT keeps what history shows.
         Shape::LiveOnly => {
             let live = [
                 space.chat_stream(),
@@ -73,7 +75,11 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
                 space.kv_stream(names::Bucket::Presence),
                 space.kv_stream(names::Bucket::Channels),
             ];
-            all.filter(|config| live.contains(&config.name)).collect()
+            let mut configs: Vec<_> = all.filter(|it| live.contains(&it.name)).collect();
+            for config in configs.iter_mut().filter(|it| it.name == space.chat_stream()) {
+                config.max_msgs_per_subject = PER_SUBJECT.cast_signed();
+            }
+            configs
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::counters::Counters;
 use crate::credentials::adoption::{Proved, Renewal};
 use crate::feed::FeedHandle;
 use crate::loop_progress::LoopReporter;
-use crate::pipeline::reader::waiting::WaitingList;
+use crate::pipeline::reader::waiting::SharedWaiting;
 use crate::pipeline::recall::Recaller;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
@@ -62,7 +62,7 @@ pub(crate) struct AdminApi {
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
-    pub(crate) waiting_list: WaitingList,
+    pub(crate) waiting: SharedWaiting,
     /// What writes into which store.
     pub(crate) stores: [(&'static str, Writer); 2],
     pub(crate) renewal: Arc<Renewal>,
@@ -169,7 +169,7 @@ impl AdminApi {
                 Err(refusal) => refusal,
             },
             op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
-                Ok(a) => done(&self.waiting_list.page(&a)),
+                Ok(a) => done(&self.waiting.page(&a)),
                 Err(refusal) => refusal,
             },
             op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
@@ -220,6 +220,7 @@ impl AdminApi {
     fn status(&self) -> Reply {
         let garbled = self.view.directory().garbled() + self.keeper.garbled();
         let mut status = self.counters.status(&self.incarnation, self.since, garbled);
+        status.waiting = self.waiting.len();
         let Beside { timers, feed, lease } = &self.beside;
         let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
         // What the broker answered to the last write: whether it stores is only shown by storing.

@@ -217,12 +217,6 @@ impl View {
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
-    /// The highest post that has been planned.
-    pub(crate) fn routed(&self) -> u64 {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.routed.load(Ordering::SeqCst)
-    }
-
     /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there; names them.
     pub(crate) fn lower_frontiers(&self, last: u64) -> Vec<Lifecycle> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
