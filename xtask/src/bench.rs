@@ -9,7 +9,7 @@ use crate::{build, step};
 /// What to measure and how to report it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these: fanout, growth, latency, start.
+    /// Only these: fanout, growth, latency, start, lanes.
     #[arg(long, value_name = "CASE")]
     case: Vec<String>,
     /// Print `{bench, cases: [{name, limit, product, ratio}]}`.
@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Fewer and shorter rounds.
     #[arg(long)]
     quick: bool,
+    /// Only these numbers of lanes, in the case `lanes`.
+    #[arg(long, value_name = "N")]
+    lanes: Vec<u16>,
     /// Rounds of each case, at least three.
     #[arg(long, value_name = "N")]
     rounds: Option<u16>,
@@ -39,6 +42,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if wanted {
             bench.arg(flag);
         }
+    }
+    for lanes in &args.lanes {
+        bench.args(["--lanes", &lanes.to_string()]);
     }
     if let Some(rounds) = args.rounds {
         bench.args(["--rounds", &rounds.to_string()]);

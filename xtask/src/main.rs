@@ -17,6 +17,7 @@ mod dist;
 #[cfg(test)]
 mod imports;
 mod repo;
+mod standby;
 mod step;
 mod test;
 #[cfg(test)]
@@ -45,6 +46,8 @@ enum Command {
     Demo(demo::Args),
     /// Renew credentials that live for seconds under traffic, while everything restarts.
     Soak(demo::soak::Args),
+    /// Play two delivery hosts against each other and print the takeover times.
+    Standby(standby::Args),
     /// Measure the product against the limit of the broker.
     Bench(bench::Args),
     /// Build the static release binary.
@@ -68,6 +71,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Contracts(args) => contracts::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => demo::soak::run(&args),
+        Command::Standby(args) => standby::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
     }

@@ -78,6 +78,9 @@ struct RunArgs {
     /// Only these numbers of members, in the case `fanout`.
     #[arg(long, value_name = "N")]
     members: Vec<usize>,
+    /// Only these numbers of lanes, in the case `lanes`.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2_000))]
+    lanes: Vec<u16>,
     /// Tell how far INBOX and DLV have come every few milliseconds.
     #[arg(long)]
     trace: bool,
@@ -105,6 +108,8 @@ enum Name {
     Start,
     /// What showing who reads what costs the daemon.
     Feed,
+    /// What an idle lane of a multi-space host costs, with 10 and 100 of them.
+    Lanes,
 }
 
 fn main() -> ExitCode {
@@ -151,6 +156,7 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         rounds: args.rounds.map_or(if args.quick { 3 } else { 5 }, usize::from),
         quick: args.quick,
         members: args.members,
+        lanes: args.lanes.into_iter().map(usize::from).collect(),
         trace: args.trace,
     };
     let wanted = |name| args.case.is_empty() || args.case.contains(&name);
@@ -169,6 +175,9 @@ async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     if wanted(Name::Feed) {
         Box::pin(cases::feed::run(&setup, &mut report)).await?;
+    }
+    if wanted(Name::Lanes) {
+        Box::pin(cases::lanes::run(&setup, &mut report)).await?;
     }
     if args.json {
         println!("{}", report.json()?);

@@ -12,5 +12,7 @@ pub(crate) struct Setup {
     pub(crate) rounds: usize,
     pub(crate) quick: bool,
     pub(crate) members: Vec<usize>,
+    /// Numbers of lanes; all of the case's own when empty.
+    pub(crate) lanes: Vec<usize>,
     pub(crate) trace: bool,
 }

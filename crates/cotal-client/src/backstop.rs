@@ -1,15 +1,12 @@
-//! The durable half of a join: what it can be, and asking the daemon for it.
+//! The durable half of a join: what it can be.
 
 use std::fmt;
 use std::time::Duration;
 
 use cotal_nats::Operation;
-use cotal_wire::Channel;
-use cotal_wire::control::{Code, JoinArgs, JoinShortfall, Joined, op};
+use cotal_wire::control::Code;
 
 use crate::control::ControlError;
-use crate::plane::Plane;
-use crate::sink::Sink;
 
 /// Why a durable channel's backstop is not established.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,24 +115,4 @@ pub enum Backstop {
     Unestablished(Shortfall),
     /// The channel is live: nothing but mentions is ever kept.
     NotDurable,
-}
-
-/// Asks the daemon for a durable membership.
-pub(crate) async fn establish(plane: &Plane, sink: &Sink, channel: &Channel) -> Backstop {
-    let args =
-        JoinArgs { channel: channel.clone(), lifecycle_uid: Some(plane.identity().lifecycle.uid) };
-    let joined: Result<Joined, _> = plane.control(op::DURABLE_JOIN, &args).await;
-    let why = match joined {
-        Ok(Joined { durable: true, generation, .. }) => {
-            sink.backed().insert(channel.clone());
-            return Backstop::Durable { generation };
-        }
-        Ok(Joined { reason: Some(JoinShortfall::Evicted), .. }) => Shortfall::Evicted,
-        Ok(Joined { reason: Some(JoinShortfall::Superseded), .. }) => Shortfall::Superseded,
-        Ok(Joined { reason: None, .. }) => {
-            Shortfall::Failed("the delivery daemon gave no reason".to_owned())
-        }
-        Err(error) => error.into(),
-    };
-    Backstop::Unestablished(why)
 }

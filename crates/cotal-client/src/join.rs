@@ -12,12 +12,13 @@ use cotal_wire::rows::DeliveryClass;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::backstop::{self, Backstop, Shortfall};
+use crate::backstop::{Backstop, Shortfall};
 use crate::control::{ControlError, Liveness};
 use crate::endpoint::Endpoint;
 use crate::history::HistoryRead;
 use crate::live::LivePump;
 use crate::settings::{self, Replay, Settings};
+use crate::wanted;
 
 /// The live half of a join.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl Endpoint {
         let backstop = match settings {
             Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
             // Without the config the daemon decides: it resolves the class itself.
-            _ => backstop::establish(self.plane(), self.sink(), channel).await,
+            _ => wanted::establish(self.plane(), self.sink(), channel).await,
         };
         match &backstop {
             Backstop::Unestablished(why) if why.is_retried() => self.wanted().insert(channel),

@@ -1,7 +1,7 @@
 //! Timers of a workflow endpoint: asking for them, and reading when they fire.
 //!
-//! Invariant: a timer that fires is shown only when the broker itself shows that this timer's schedule
-//! fired it. It comes again until it is acked.
+//! Invariant: a timer that fires is shown only when the broker itself shows that this timer's
+//! schedule fired it. It comes again until it is acked.
 
 use std::time::Duration;
 
@@ -138,10 +138,10 @@ impl Timers {
         &self.endpoint
     }
 
-    /// Asks for `timer` to fire at `deadline`, in Unix milliseconds; a past one fires at once. Each
-    /// request for a timer has a higher `generation` than the one before: the same one again changes
-    /// nothing, a lower one is passed over. What is returned is the request's number: the request is
-    /// stored, and armed as soon as a delivery daemon serves the space.
+    /// Asks for `timer` to fire at `deadline`, in Unix milliseconds; a past one fires at once.
+    /// Each request for a timer has a higher `generation` than the one before: the same one again
+    /// changes nothing, a lower one is passed over. What is returned is the request's number: the
+    /// request is stored, and armed as soon as a delivery daemon serves the space.
     ///
     /// # Errors
     /// When the timer is not this endpoint's, the deadline cannot be armed, or the broker did not
@@ -167,8 +167,8 @@ impl Timers {
         Ok(stored.seq)
     }
 
-    /// Puts `timer` off for ever, under a higher `generation` than that of its last request. A firing
-    /// of an earlier generation may be under way; [`Fired::generation`] tells.
+    /// Puts `timer` off for ever, under a higher `generation` than that of its last request. A
+    /// firing of an earlier generation may be under way; [`Fired::generation`] tells.
     ///
     /// # Errors
     /// As [`Self::set`].

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cotal_wire::Channel;
+use cotal_wire::control::{JoinArgs, JoinShortfall, Joined, op};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::backstop::{self, Backstop};
+use crate::backstop::{Backstop, Shortfall};
 use crate::control::Liveness;
 use crate::notice::Notice;
 use crate::plane::Plane;
@@ -74,6 +75,26 @@ impl Wanted {
     }
 }
 
+/// Asks the daemon for a durable membership.
+pub(crate) async fn establish(plane: &Plane, sink: &Sink, channel: &Channel) -> Backstop {
+    let args =
+        JoinArgs { channel: channel.clone(), lifecycle_uid: Some(plane.identity().lifecycle.uid) };
+    let joined: Result<Joined, _> = plane.control(op::DURABLE_JOIN, &args).await;
+    let why = match joined {
+        Ok(Joined { durable: true, generation, .. }) => {
+            sink.backed().insert(channel.clone());
+            return Backstop::Durable { generation };
+        }
+        Ok(Joined { reason: Some(JoinShortfall::Evicted), .. }) => Shortfall::Evicted,
+        Ok(Joined { reason: Some(JoinShortfall::Superseded), .. }) => Shortfall::Superseded,
+        Ok(Joined { reason: None, .. }) => {
+            Shortfall::Failed("the delivery daemon gave no reason".to_owned())
+        }
+        Err(error) => error.into(),
+    };
+    Backstop::Unestablished(why)
+}
+
 /// The task that asks for them again.
 #[derive(Debug)]
 pub(crate) struct Establisher {
@@ -113,7 +134,7 @@ impl Establisher {
 
     async fn establish(&self, channel: &Channel, number: u64) {
         let channel = channel.clone();
-        let notice = match backstop::establish(&self.plane, &self.sink, &channel).await {
+        let notice = match establish(&self.plane, &self.sink, &channel).await {
             Backstop::Unestablished(why) if why.is_retried() => return,
             Backstop::Unestablished(why) => {
                 Notice::BackstopRefused { channel: channel.clone(), why }

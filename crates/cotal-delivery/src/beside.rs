@@ -1,8 +1,8 @@
 //! What runs beside delivery: a component on a connection of its own that restarts itself with
 //! backoff and never ends the lane (TMR-2 to TMR-4, FED-2).
 //!
-//! Invariant: its connection presents what its source holds now. It moves when the source's creds are
-//! replaced, and it is given up when they expire, so that nothing dials with what has expired.
+//! Invariant: its connection presents what its source holds now. It moves when the source's creds
+//! are replaced, and it is given up when they expire, so that nothing dials with what has expired.
 
 use std::error::Error;
 use std::future::Future;

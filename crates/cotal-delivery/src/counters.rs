@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use cotal_rules::misses::Misses;
+use cotal_rules::unrouted::Miss;
 use cotal_wire::Principal;
-use cotal_wire::control::{DeliveryStatus, MissedCopies};
+use cotal_wire::control::{DeliveryStatus, MissedCopies, UnroutedPosts};
 
 /// Monotonic counts; cheap enough for the hot path.
 #[derive(Debug, Default)]
@@ -16,13 +17,13 @@ pub(crate) struct Counters {
     pub(crate) refused_posts: AtomicU64,
     pub(crate) delivered: AtomicU64,
     pub(crate) denied: AtomicU64,
-    pub(crate) waiting: AtomicU64,
     pub(crate) parked: AtomicU64,
     pub(crate) given_up: AtomicU64,
     pub(crate) armed_timers: AtomicU64,
     pub(crate) refused_timers: AtomicU64,
     pub(crate) corrected: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
+    unrouted: Mutex<Vec<UnroutedPosts>>,
     /// What members have not been told of.
     misses: Mutex<Misses>,
 }
@@ -37,6 +38,28 @@ impl Counters {
     pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
         let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *missed.entry(member.clone()).or_default() += n;
+    }
+
+    /// Counts posts that were never routed.
+    pub(crate) fn add_unrouted(&self, miss: &Miss) {
+        let (sender, channel) = miss.of.clone().unzip();
+        let mut all = self.unrouted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match all.iter_mut().find(|known| known.sender == sender && known.channel == channel) {
+            Some(known) => {
+                known.first = known.first.min(miss.first);
+                known.last = known.last.max(miss.last);
+                known.at_least += miss.at_least;
+                known.at_most += miss.at_most;
+            }
+            None => all.push(UnroutedPosts {
+                sender,
+                channel,
+                first: miss.first,
+                last: miss.last,
+                at_least: miss.at_least,
+                at_most: miss.at_most,
+            }),
+        }
     }
 
     /// What members lost, to be noted, or told to them.
@@ -57,6 +80,7 @@ impl Counters {
             .iter()
             .map(|(member, &missed)| MissedCopies { member: member.clone(), missed })
             .collect();
+        let unrouted = self.unrouted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         missed.sort_by(|a, b| a.member.cmp(&b.member));
         DeliveryStatus {
             incarnation: incarnation.to_owned(),
@@ -66,7 +90,7 @@ impl Counters {
             refused_posts: read(&self.refused_posts),
             delivered: read(&self.delivered),
             denied: read(&self.denied),
-            waiting: read(&self.waiting),
+            waiting: 0,
             parked: read(&self.parked),
             given_up: read(&self.given_up),
             garbled_rows,
@@ -75,6 +99,7 @@ impl Counters {
             down: Vec::new(),
             corrected: read(&self.corrected),
             missed,
+            unrouted: unrouted.clone(),
         }
     }
 }

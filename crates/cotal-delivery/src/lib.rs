@@ -8,6 +8,22 @@
 //! members, ACLs and channels in memory and proves its freshness before every decision. Decisions
 //! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
+//!
+//! # Embedding
+//!
+//! A [`Lane`] serves one space, a [`Host`] serves many. Both run on the caller's tokio runtime, read
+//! their credentials from the [`SecretStore`] that they are given, and take nothing else from their
+//! surroundings: no working directory, signals, environment or process exit; they log through
+//! `tracing`, to whatever subscriber the program installed. Every type that they take is exported
+//! here. `examples/two_spaces.rs` runs two spaces in one process.
+//!
+//! | future | when it is dropped |
+//! |---|---|
+//! | [`Lane::readiness`], [`Lane::ended`] | nothing changes |
+//! | [`Lane::drain`] | the lane goes on draining |
+//! | [`Lane::close`], [`Host::close`] | aborted without a release: the lease expires by itself |
+//! | [`Host::set_spaces`] | what was begun goes on; call it again |
+//! | a [`Lane`] or [`Host`] itself | aborted without a release: the lease expires by itself |
 
 mod beside;
 mod census;
@@ -30,8 +46,13 @@ mod striped;
 mod timers;
 
 pub use census::kick_authority::{KickAuthority, Kicks};
+pub use cotal_nats::TlsMode;
 pub use cotal_rules::lease::Failure as LeaseFailure;
 pub use cotal_rules::watchdog::Windows;
+pub use cotal_wire::Space;
+pub use cotal_workspace::{
+    FileStore, MemoryStore, Secret, SecretKey, SecretKind, SecretStore, StoreError, StoreIdentity,
+};
 pub use credentials::CredentialError;
 pub use host::Host;
 pub use host::board::{LaneState, LaneStatus};

@@ -3,7 +3,7 @@
 
 use cotal_delivery::Lane;
 use cotal_nats::Bytes;
-use cotal_testkit::{God, Mesh, Peer, eventually};
+use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually};
 use cotal_wire::Channel;
 use cotal_wire::control::JoinShortfall;
 use cotal_wire::names::{FANOUT, READER};
@@ -53,13 +53,14 @@ async fn fan_6_a_catch_up_copies_no_forgery_and_no_own_post() {
 /// or the shortfall is said.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
-    let (_mesh, _lane, alice, bob, god) = start().await;
+    let (mesh, _lane, alice, bob, god) = start().await;
+    god.cap_subjects("CHAT_main", 1_000).await;
     // An older post elsewhere keeps the stream's own start where it is.
     alice.post("team.other", "older", &[]).await;
     alice.post_many(TEAM, "window", 600).await;
     god.wait_until_settled(FANOUT).await;
     occupy_reader(&god).await;
-    god.put_member(&bob.half_joined(TEAM, 0)).await;
+    put_own_row(&mesh, &god, bob.half_joined(TEAM, 0)).await;
     let subject = alice.space.chat(alice.principal(), &Channel::parse(TEAM).expect("a channel"));
     let evicting = async {
         // The first page of the window is copied; the next waits for the reader.
@@ -81,9 +82,10 @@ async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
     for full in [false, true] {
-        let (_mesh, _lane, alice, bob, god) = start().await;
+        let (mesh, _lane, alice, bob, god) = start().await;
         alice.post("team.other", "older", &[]).await;
         if full {
+            god.cap_subjects("CHAT_main", 1_000).await;
             alice.post_many(TEAM, "m", 1_003).await;
         } else {
             alice.post_many(TEAM, "m", 10).await;
@@ -93,12 +95,20 @@ async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
         let first = god.connection.stream_state("CHAT_main").await.expect("CHAT").first_seq;
         assert_eq!(first == 1, full, "CHAT begins at {first}");
         god.wait_until_settled(FANOUT).await;
-        god.put_member(&MemberRow { join_cursor: 3, ..bob.half_joined(TEAM, 0) }).await;
+        let row = MemberRow { join_cursor: 3, ..bob.half_joined(TEAM, 0) };
+        put_own_row(&mesh, &god, row).await;
         let joined = bob.join(TEAM).await;
         assert_eq!((joined.durable, joined.reason), (false, Some(JoinShortfall::Evicted)));
         let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
         assert_eq!(row.leave_cursor, Some(3), "its interval claims no post");
     }
+}
+
+/// A row as the running daemon wrote it itself, in an attempt that nobody finished: another's it would
+/// finish at once, before anybody asks.
+async fn put_own_row(mesh: &Mesh, god: &God, row: MemberRow) {
+    let writer_identity = Supervisor::of(mesh).await.status().await.incarnation;
+    god.put_member(&MemberRow { writer_identity, ..row }).await;
 }
 
 /// Two entries whose owner has no ACL row wait at a reader that is given one at a time.

@@ -64,7 +64,8 @@ async fn fan_1_a_copy_is_the_post_byte_for_byte_under_the_ids_of_the_wire() {
     bob.join(TEAM).await;
     let raw = concat!(
         r#"{ "id":"m-1", "ts":1,"space":"main","from":{"id":"local.alice","name":"A","x":[]},"#,
-        r#""channel":"team.backend","future":{"ü":"\u00fc","n":[1,  2.50]},"parts":[]}"#
+        r#""channel":"team.backend","future":{"ü":"\u00fc","n":[1,  2.50]},"parts":[]}"#,
+        " \r\n"
     );
     let ack = alice.post_raw(TEAM, raw.into(), Some("m-1")).await.expect("a stored post");
 
@@ -351,6 +352,11 @@ async fn fan_6_a_post_that_is_none_is_ended_at_once_and_never_copied() {
     for body in &bad {
         alice.post_raw(TEAM, body.clone().into(), None).await.expect("a stored post");
     }
+    // Not UTF-8, in a string that nobody reads.
+    let not_text = [&with("z", json!("!")).into_bytes()[..]].concat();
+    let not_text: Vec<u8> =
+        not_text.iter().map(|it| if *it == b'!' { 0xff } else { *it }).collect();
+    alice.post_raw(TEAM, not_text.into(), None).await.expect("a stored post");
     // Each is honest about its sender, so that nothing but its subject speaks against it.
     let foreign = [
         ("nobody.alice", "nobody.alice.team.backend"),
@@ -371,8 +377,9 @@ async fn fan_6_a_post_that_is_none_is_ended_at_once_and_never_copied() {
     let info = god.connection.consumer_info("CHAT_main", FANOUT).await.expect("a consumer");
     assert_eq!((info.ack_floor.stream_seq, info.num_redelivered), (last, 0));
     let refused = Supervisor::of(&mesh).await.status().await.refused_posts;
-    assert_eq!(refused, (bad.len() + foreign.len()) as u64);
-    for _ in 0..bad.len() + foreign.len() {
+    let ended_posts = bad.len() + 1 + foreign.len();
+    assert_eq!(refused, ended_posts as u64);
+    for _ in 0..ended_posts {
         let told = tokio::time::timeout(Duration::from_secs(10), ended.next()).await;
         told.expect("a post that is terminated and not acked").expect("an advisory");
     }

@@ -507,3 +507,26 @@ async fn lif_16_a_lane_proves_its_progress_only_while_the_broker_shows_its_row()
     proxy.heal();
     progress.proven(Duration::from_secs(30)).await.expect("progress again");
 }
+
+/// Everything answers and nothing is stored: the row can still be read, and proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_16_a_daemon_whose_writes_are_refused_is_not_healthy_and_says_what_the_broker_said() {
+    let (mesh, god) = capped().await;
+    let manager = Supervisor::of(&mesh).await;
+    let mut options = mesh.lane_options();
+    options.lease_ttl = Duration::from_secs(9);
+    let lane = serving(Lane::start(options)).await;
+    lane.progress().proven(Duration::from_secs(30)).await.expect("healthy");
+    let quoted = fill(&god).await;
+    let down = || async {
+        let status = manager.status().await;
+        status.down.into_iter().find(|down| down.component == "the writes of the lease")
+    };
+    let down = eventually("a refused renewal is shown", down, Option::is_some).await;
+    assert!(down.expect("why").reason.contains(&quoted));
+    let stalled = lane.progress().proven(Duration::from_millis(500)).await.expect_err("a store");
+    assert_eq!(stalled.0, ["the lease"]);
+    assert!(lease(&god).await.expect("a row").0.ready, "a row alone says the contrary");
+    god.connection.purge_stream("FILLER", None).await.expect("room");
+    lane.progress().proven(Duration::from_secs(30)).await.expect("healthy again");
+}

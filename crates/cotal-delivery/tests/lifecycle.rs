@@ -237,3 +237,17 @@ async fn lse_8_a_stop_withdraws_the_standing_row_before_the_responders_go() {
     lane.ended().await.expect("a clean end");
     assert_eq!(reading.await.expect("rows"), [Some(false), None]);
 }
+
+/// The bucket of parked entries is another one: what was parked must not be retried from memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn lse_6_a_dead_bucket_that_is_created_again_ends_the_daemon() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    let mut lane = mesh.lane().await;
+    let stream = mesh.space().kv_stream(Bucket::Dead);
+    let config = god.connection.stream_info(&stream).await.expect("the bucket").config;
+    god.connection.delete_stream(&stream).await.expect("deleted");
+    god.connection.create_stream(&stream, &config).await.expect("created");
+    let said = ended(&mut lane).await.to_string();
+    assert!(said.contains("created again"), "{said}");
+}

@@ -25,7 +25,7 @@ async fn fan_1_a_post_is_pending_until_its_copies_are_confirmed() {
     let (_mesh, _lane, alice, bob, god) = start().await;
     god.refuse_writes("INBOX_main").await;
     alice.post(TEAM, "m", &[]).await;
-    told("copies are unconfirmed; the post is retried").await;
+    told("copies are unconfirmed").await;
     god.accept_writes("INBOX_main").await;
     assert_eq!(bob.receive(1).await, ["m"]);
     bob.receives_nothing().await;
@@ -36,7 +36,7 @@ async fn rdr_3_an_entry_is_pending_until_its_copy_is_confirmed() {
     let (_mesh, _lane, alice, bob, god) = start().await;
     god.refuse_writes("DLV_main").await;
     alice.post(TEAM, "m", &[]).await;
-    told("a hand-off failed").await;
+    told("copies could not be handed off").await;
     god.accept_writes("DLV_main").await;
     assert_eq!(bob.receive(1).await, ["m"]);
     bob.receives_nothing().await;

@@ -13,11 +13,12 @@ use crate::provision::ensure_consumer;
 /// How long closing the provisioner's connection may take.
 const CLOSED_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Makes the consumer that an endpoint reads its fired timers through, unless it is there, and signs a
-/// credential of the endpoint for `seconds`.
+/// Makes the consumer that an endpoint reads its fired timers through, unless it is there, and
+/// signs a credential of the endpoint for `seconds`.
 ///
 /// # Errors
-/// When the broker does not do what it is asked, or nothing can be signed; running it again continues.
+/// When the broker does not do what it is asked, or nothing can be signed; running it again
+/// continues.
 pub async fn provision_endpoint(
     authority: &Authority,
     broker: &BrokerAddress,

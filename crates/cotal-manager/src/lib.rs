@@ -35,8 +35,9 @@ pub mod rows;
 mod write_back;
 
 pub use agents::{
-    Added, Agent, AgentName, Agents, Begun, Done, MoreGrants, NewAgent, Provisioning, Retired,
-    Retirement,
+    Added, Agent, AgentName, Agents, Begun, Done, Losses, LostConsumer, MoreGrants, NewAgent,
+    Provisioning, Retired, Retirement, Unfinished, find_losses, restore_consumers,
+    unfinished_agents,
 };
 pub use authority::{Authority, BrokerAddress, Office};
 pub use cotal_trust::UnfitError;

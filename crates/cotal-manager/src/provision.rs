@@ -9,6 +9,7 @@ use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
 use cotal_wire::accounts::Topology;
+use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::names;
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::streams::{ConsumerConfig, StreamConfig};
@@ -117,6 +118,7 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
             let mirrors = mirrors.into_iter().chain([space.chat_mirror_config()]);
             all.filter(|config| config.name == presence).chain(mirrors).collect()
         }
+        // No daemon routes or trims here: CHAT keeps what history shows.
         Shape::LiveOnly => {
             let live = [
                 space.chat_stream(),
@@ -125,7 +127,11 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
                 presence,
                 space.kv_stream(names::Bucket::Channels),
             ];
-            all.filter(|config| live.contains(&config.name)).collect()
+            let mut configs: Vec<_> = all.filter(|it| live.contains(&it.name)).collect();
+            for config in configs.iter_mut().filter(|it| it.name == space.chat_stream()) {
+                config.max_msgs_per_subject = PER_SUBJECT.cast_signed();
+            }
+            configs
         }
     }
 }

@@ -89,6 +89,19 @@ async fn what_contradicts_the_wire_is_repaired_and_what_it_leaves_open_is_kept()
     assert_eq!(provision(&mesh).await, Provisioned::default());
 }
 
+/// A space from before CHAT kept more of what is not routed.
+#[tokio::test]
+async fn a_chat_that_keeps_too_few_posts_is_raised() {
+    let mesh = Mesh::start().await;
+    let (god, chat) = (mesh.god().await, mesh.space().chat_stream());
+    let mut config = god.stream_info(&chat).await.unwrap().config;
+    config.max_msgs_per_subject = 1_000;
+    god.update_stream(&chat, &config).await.unwrap();
+    assert_eq!(provision(&mesh).await.repaired.len(), 1);
+    let after = god.stream_info(&chat).await.unwrap().config;
+    assert_eq!(after.max_msgs_per_subject, 32_768);
+}
+
 #[tokio::test]
 async fn a_changed_or_removed_default_stays_so() {
     let mesh = Mesh::start().await;

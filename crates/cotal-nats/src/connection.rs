@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, watch};
 use crate::creds::{Claims, Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
+use crate::fence::Fence;
 
 /// The broker answers this for every credential: with the account's facts, or with a refusal.
 pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
@@ -62,6 +63,8 @@ pub struct ConnectOptions {
     pub retry_initial: bool,
     /// How long a request waits for its answer unless it says otherwise.
     pub request_timeout: Duration,
+    /// What is asked before each write of the connection's handle.
+    pub fence: Option<Fence>,
 }
 
 impl ConnectOptions {
@@ -75,6 +78,7 @@ impl ConnectOptions {
             ping_interval: PING_INTERVAL,
             retry_initial: false,
             request_timeout: REQUEST_TIMEOUT,
+            fence: None,
         }
     }
 
@@ -133,6 +137,7 @@ impl Drop for Inner {
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub(crate) inner: Arc<Inner>,
+    pub(crate) fence: Option<Fence>,
 }
 
 impl Connection {
@@ -167,6 +172,7 @@ impl Connection {
                 run: random_run()?,
                 next_token: AtomicU64::new(0),
             }),
+            fence: options.fence,
         };
         if !options.retry_initial {
             let asks = creds.is_none_or(|creds| creds.claims().nats.publish.names(PROBE_SUBJECT));
@@ -194,6 +200,20 @@ impl Connection {
                 Err(ConnectError::Rejected { url, detail: detail.to_owned() }.into())
             }
             proven = proven => proven,
+        }
+    }
+
+    /// A handle to the same connection whose writes into streams, and deletions from them, fail with
+    /// [`NatsError::Withheld`] while `fence` says no. Reads, replies and consumers are not fenced.
+    #[must_use]
+    pub fn fenced(&self, fence: Fence) -> Self {
+        Self { inner: Arc::clone(&self.inner), fence: Some(fence) }
+    }
+
+    pub(crate) fn may_write(&self, what: impl FnOnce() -> String) -> Result<(), NatsError> {
+        match &self.fence {
+            Some(fence) if !fence.is_open() => Err(NatsError::Withheld { what: what() }),
+            _ => Ok(()),
         }
     }
 

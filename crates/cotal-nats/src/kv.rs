@@ -139,6 +139,15 @@ impl Bucket {
         &self.connection
     }
 
+    /// The same bucket without a fence, for the one write that must be made also by whoever may not
+    /// write any more: taking back its own.
+    #[must_use]
+    pub fn beyond_the_fence(&self) -> Self {
+        let mut bucket = self.clone();
+        bucket.connection.fence = None;
+        bucket
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use common::{Broker, bucket, stream};
 use cotal_nats::js::{ConsumerAction, Deleted, Get};
 use cotal_nats::{
-    Bytes, ConnEvent, ConnectError, ConnectOptions, Connection, CredsSource, NatsError, Operation,
+    Bytes, ConnEvent, ConnectError, ConnectOptions, Connection, CredsSource, Fence, NatsError,
+    Operation,
 };
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -251,4 +252,31 @@ async fn a_rejection_that_comes_after_a_ping_is_a_rejection() {
     let error = Connection::connect(options).await.expect_err("a rejection");
     assert!(matches!(error, NatsError::Connect(ConnectError::Rejected { .. })), "{error:?}");
     rejecting.abort();
+}
+
+#[tokio::test]
+async fn what_a_fence_withholds_is_not_stored_and_not_removed() {
+    let broker = Broker::open();
+    let connection = broker.connect().await;
+    let rows = bucket(&connection, json!({})).await;
+    let open = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let asked = std::sync::Arc::clone(&open);
+    let fence = Fence::new(move || asked.load(std::sync::atomic::Ordering::SeqCst));
+    let fenced = connection.fenced(fence);
+    let kv = cotal_nats::Bucket::new(&fenced, rows.name());
+    let withheld = |outcome: Result<u64, NatsError>| {
+        assert!(matches!(outcome, Err(NatsError::Withheld { .. })), "{outcome:?}");
+    };
+    let revision = rows.put("a", "1".into()).await.expect("put");
+    withheld(kv.create("b", "1".into()).await);
+    withheld(kv.update("a", "2".into(), revision).await);
+    withheld(kv.delete("a", Some(revision)).await);
+    let removed = fenced.delete_message(rows.stream(), revision).await;
+    assert!(matches!(removed, Err(NatsError::Withheld { .. })), "{removed:?}");
+    let entry = kv.get("a").await.expect("reads pass").expect("the row");
+    assert_eq!((entry.revision, entry.value.as_ref()), (revision, b"1".as_slice()));
+    assert!(kv.get("b").await.expect("an answer").is_none());
+    kv.beyond_the_fence().update("a", "own".into(), revision).await.expect("its own");
+    open.store(true, std::sync::atomic::Ordering::SeqCst);
+    kv.create("b", "1".into()).await.expect("created");
 }

@@ -1,7 +1,8 @@
 //! The derived membership feed: who reads which channels (FED-1).
 //!
-//! Display only: nothing is ever decided by it. A row is an agent, or whoever else reads channels; it
-//! holds the channels that its connections are subscribed to and those that it is a durable member of.
+//! Display only: nothing is ever decided by it. A row is an agent, or whoever else reads channels;
+//! it holds the channels that its connections are subscribed to and those that it is a durable
+//! member of.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,6 +6,7 @@
 
 pub mod anycast;
 pub mod authorize;
+pub mod backoff;
 pub mod cadence;
 pub mod directory;
 pub mod eviction;
@@ -19,10 +20,13 @@ pub mod membership;
 pub mod misses;
 pub mod overflow;
 pub mod positions;
+pub mod progress;
 pub mod refusals;
 pub mod renewal;
 pub mod reopen;
 pub mod timers;
+pub mod trim;
+pub mod unrouted;
 pub mod waiting;
 pub mod watchdog;
 

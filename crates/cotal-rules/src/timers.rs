@@ -1,11 +1,11 @@
 //! Which timer requests arm a schedule (TMR-1, TMR-5).
 //!
-//! A request is an endpoint's word on a subject of its own; what is armed is built here from what was
-//! checked. Nothing that the requester wrote as a header ever reaches the scheduling stream.
+//! A request is an endpoint's word on a subject of its own; what is armed is built here from what
+//! was checked. Nothing that the requester wrote as a header ever reaches the scheduling stream.
 //!
-//! Nothing is remembered either: which generation stands is read from what the broker holds, so that
-//! a restart of the daemon forgets nothing. A message there counts only when the broker itself shows
-//! that the timer writer or a schedule put it there.
+//! Nothing is remembered either: which generation stands is read from what the broker holds, so
+//! that a restart of the daemon forgets nothing. A message there counts only when the broker
+//! itself shows that the timer writer or a schedule put it there.
 
 use cotal_wire::timers::{Held, LATEST_DEADLINE, Phase, SCHEDULING_PREFIX, TimerBody};
 use cotal_wire::{Space, Timer};
@@ -133,7 +133,8 @@ pub struct Record {
     stands: Option<u64>,
     /// Whether that one has fired.
     has_fired: bool,
-    /// Whether something else lies on the schedule: the broker drops a schedule that is written over.
+    /// Whether something else lies on the schedule: the broker drops a schedule that is written
+    /// over.
     is_covered: bool,
 }
 

@@ -5,9 +5,11 @@
 //! another's, so one owner's waiting entries hold at most [`MAX_PER_OWNER`] slots and all owners'
 //! together half of the consumer; whatever is beyond is parked outside the consumer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_wire::Lifecycle;
+use cotal_wire::control::WaitingEntry;
+use cotal_wire::rows::DeadReason;
 use hashbrown::HashMap;
 
 /// Slots that one owner's waiting entries may hold.
@@ -15,7 +17,7 @@ pub const MAX_PER_OWNER: usize = 100;
 /// Slots that all waiting entries together may hold: half of the reader's 10,000, so that a few
 /// hundred dead owners never stop a living one.
 pub const MAX_TOTAL: usize = 5_000;
-/// Redeliveries after which an entry is given up.
+/// Redeliveries after which an entry is given up whose owner has no ACL row, or that cannot be deleted.
 pub const MAX_REDELIVERIES: u64 = 10;
 
 /// What a waiting entry does next.
@@ -56,168 +58,168 @@ pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
     next_at.saturating_sub(now_ms).clamp(0, retry_delay_ms(attempts))
 }
 
-/// Who holds how many of the reader's slots.
+/// What becomes of a parked entry whose retry failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// It is tried again.
+    At {
+        /// How often it was tried, as its row states it.
+        attempts: u64,
+        /// When, Unix milliseconds.
+        next_at: i64,
+    },
+    /// It is given up.
+    GiveUp {
+        /// How often it was tried.
+        attempts: u64,
+    },
+}
+
+/// Entries that a store no longer holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Taken by the store's cap: misses.
+    pub evicted: usize,
+    /// Removed on purpose, by a delete whose answer was lost.
+    pub removed: usize,
+}
+
+/// Whether an entry that is gone was removed on purpose: only what must be removed waits for this
+/// reason, and its delete may have succeeded without an answer.
+#[must_use]
+pub fn is_removed(reason: DeadReason) -> bool {
+    reason == DeadReason::DeleteFailed
+}
+
+/// Whether an entry that fails for this reason ends after [`MAX_REDELIVERIES`]. One that its member may
+/// have and that DLV does not take waits for as long as it takes.
+fn is_given_up(reason: DeadReason) -> bool {
+    matches!(reason, DeadReason::NoAclRow | DeadReason::DeleteFailed)
+}
+
+/// Decides for a parked entry that was tried `attempts` times before, last for the reason `before`, and
+/// now failed for `reason`. Failed hand-offs do not count against it: more than [`MAX_REDELIVERIES`]
+/// would also change the message id of its copy.
+#[must_use]
+pub fn parked_again(before: DeadReason, attempts: u64, reason: DeadReason, now_ms: i64) -> Again {
+    let tried = match (before, reason) {
+        (_, DeadReason::HandoffFailed) => (attempts + 1).min(MAX_REDELIVERIES),
+        (DeadReason::HandoffFailed, _) => 1,
+        _ => attempts + 1,
+    };
+    let is_over = is_given_up(reason) && tried > MAX_REDELIVERIES;
+    if is_over || reason == DeadReason::TooLarge {
+        return Again::GiveUp { attempts: attempts + 1 };
+    }
+    Again::At { attempts: tried, next_at: now_ms.saturating_add(retry_delay_ms(tried)) }
+}
+
+/// Every entry that waits in the reader, and who holds how many of its slots.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    owners: HashMap<Lifecycle, BTreeSet<u64>>,
-    total: usize,
+    entries: BTreeMap<u64, WaitingEntry>,
+    /// Those that are unacknowledged at the broker until they come again.
+    slots: HashMap<Lifecycle, BTreeSet<u64>>,
+    slots_held: usize,
 }
 
 impl Waiting {
-    /// Decides for the entry at INBOX sequence `entry` on its `attempt`th delivery, counted from 1.
-    pub fn on_wait(&mut self, owner: &Lifecycle, entry: u64, attempt: u64, now_ms: i64) -> Wait {
-        if attempt > MAX_REDELIVERIES {
-            self.release(owner, entry);
+    /// Decides for an entry that was delivered `entry.attempts` times, counted from 1, and must wait. One
+    /// that the reader must not hold unacknowledged is parked.
+    pub fn on_wait(&mut self, owner: &Lifecycle, entry: WaitingEntry, may_hold: bool) -> Wait {
+        let (seq, now_ms) = (entry.seq, entry.first_at);
+        if is_given_up(entry.reason) && entry.attempts > MAX_REDELIVERIES {
+            self.release(owner, seq);
             return Wait::GiveUp;
         }
-        let delay_ms = retry_delay_ms(attempt);
-        let slots = self.owners.get(owner);
-        let holds = slots.is_some_and(|slots| slots.contains(&entry));
+        let delay_ms = retry_delay_ms(entry.attempts);
+        let next_at = now_ms.saturating_add(delay_ms);
+        if !may_hold {
+            self.release(owner, seq);
+            return Wait::Park { next_at };
+        }
+        let slots = self.slots.get(owner);
+        let holds = slots.is_some_and(|slots| slots.contains(&seq));
         let full = slots.is_some_and(|slots| slots.len() >= MAX_PER_OWNER);
-        if !holds && (full || self.total >= MAX_TOTAL) {
-            let next_at = now_ms.saturating_add(delay_ms);
+        if !holds && (full || self.slots_held >= MAX_TOTAL) {
+            self.entries.remove(&seq);
             return Wait::Park { next_at };
         }
         if !holds {
-            self.owners.entry(owner.clone()).or_default().insert(entry);
-            self.total += 1;
+            self.slots.entry_ref(owner).or_default().insert(seq);
+            self.slots_held += 1;
         }
+        self.note(entry);
         Wait::Retry { delay_ms }
     }
 
-    /// Frees the slot of an entry that waits no longer; says whether it held one.
-    pub fn release(&mut self, owner: &Lifecycle, entry: u64) -> bool {
-        let Some(slots) = self.owners.get_mut(owner) else {
-            return false;
-        };
-        let held = slots.remove(&entry);
-        if slots.is_empty() {
-            self.owners.remove(owner);
+    /// Notes an entry that the reader keeps in its hands: it holds no slot of its owner. One that is
+    /// known keeps the time of its first try.
+    pub fn note(&mut self, entry: WaitingEntry) {
+        let first_at = self.entries.get(&entry.seq).map_or(entry.first_at, |it| it.first_at);
+        self.entries.insert(entry.seq, WaitingEntry { first_at, ..entry });
+    }
+
+    /// Forgets an entry that waits no longer, and frees its slot.
+    pub fn release(&mut self, owner: &Lifecycle, seq: u64) {
+        if self.entries.remove(&seq).is_none() {
+            return;
         }
-        self.total -= usize::from(held);
-        held
+        let Some(slots) = self.slots.get_mut(owner) else { return };
+        self.slots_held -= usize::from(slots.remove(&seq));
+        if slots.is_empty() {
+            self.slots.remove(owner);
+        }
     }
 
-    /// Frees every slot of `owner` and names its entries.
-    pub fn release_owner(&mut self, owner: &Lifecycle) -> BTreeSet<u64> {
-        let entries = self.owners.remove(owner).unwrap_or_default();
-        self.total -= entries.len();
-        entries
-    }
-
-    /// Every owner's lowest waiting entry: the first that its store's cap would take.
+    /// Every owner's lowest entry that holds a slot: the first that its store's cap would take.
     #[must_use]
     pub fn lowest(&self) -> Vec<(Lifecycle, u64)> {
         let lowest = |(owner, slots): (&Lifecycle, &BTreeSet<u64>)| {
-            slots.first().map(|entry| (owner.clone(), *entry))
+            slots.first().map(|seq| (owner.clone(), *seq))
         };
-        self.owners.iter().filter_map(lowest).collect()
+        self.slots.iter().filter_map(lowest).collect()
     }
 
-    /// Frees the slots of `owner`'s entries below `first_held`, which its store no longer holds, and
-    /// names them.
-    pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> BTreeSet<u64> {
-        let Some(slots) = self.owners.get_mut(owner) else {
-            return BTreeSet::new();
-        };
-        let held = slots.split_off(&first_held);
-        let gone = std::mem::replace(slots, held);
-        if slots.is_empty() {
-            self.owners.remove(owner);
+    /// Forgets `owner`'s entries below `first_held`, which its store no longer holds.
+    pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> Gone {
+        let below = |slots: &BTreeSet<u64>| slots.range(..first_held).copied().collect();
+        let seqs: Vec<u64> = self.slots.get(owner).map(below).unwrap_or_default();
+        let mut gone = Gone::default();
+        for seq in seqs {
+            let reason = self.entries.get(&seq).map(|entry| entry.reason);
+            match reason {
+                Some(reason) if is_removed(reason) => gone.removed += 1,
+                _ => gone.evicted += 1,
+            }
+            self.release(owner, seq);
         }
-        self.total -= gone.len();
         gone
+    }
+
+    /// The lowest sequence that waits.
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        self.entries.keys().next().copied()
+    }
+
+    /// What waits beyond a sequence, in order.
+    pub fn after(&self, seq: u64) -> impl Iterator<Item = &WaitingEntry> {
+        self.entries.range(seq.saturating_add(1)..).map(|(_, entry)| entry)
     }
 
     /// Entries that wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.total
+        self.entries.len()
     }
 
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.total == 0
+        self.entries.is_empty()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owner(n: usize) -> Lifecycle {
-        Lifecycle::parse(&format!("local.a{n}.{}", "a".repeat(26))).unwrap()
-    }
-
-    #[test]
-    fn rdr_8_ten_redeliveries_take_minutes_and_then_the_entry_is_given_up() {
-        let mut waiting = Waiting::default();
-        let delays: Vec<i64> = (1..=10)
-            .map(|attempt| match waiting.on_wait(&owner(1), 7, attempt, 0) {
-                Wait::Retry { delay_ms } => delay_ms / 1_000,
-                other => panic!("attempt {attempt}: {other:?}"),
-            })
-            .collect();
-        assert_eq!(delays, [2, 4, 8, 16, 30, 60, 60, 60, 60, 60]);
-        assert_eq!(waiting.len(), 1, "one entry holds one slot however often it comes back");
-        assert_eq!(waiting.on_wait(&owner(1), 7, 11, 0), Wait::GiveUp);
-        assert!(waiting.is_empty(), "a given-up entry holds no slot");
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_prolongs_no_wait() {
-        assert_eq!(due_in_ms(1_500, 1, 1_000), 500);
-        assert_eq!(due_in_ms(900, 1, 1_000), 0);
-        let day = 86_400_000;
-        assert_eq!(due_in_ms(day, 1, 0), 2_000);
-        assert_eq!(due_in_ms(i64::MAX, 10, i64::MIN), 60_000);
-    }
-
-    #[test]
-    fn evicted_entries_free_their_slots() {
-        let mut waiting = Waiting::default();
-        for entry in [3, 5, 8] {
-            waiting.on_wait(&owner(1), entry, 1, 0);
-        }
-        assert_eq!(waiting.lowest(), [(owner(1), 3)]);
-        assert_eq!(waiting.release_below(&owner(1), 6), BTreeSet::from([3, 5]));
-        assert_eq!((waiting.len(), waiting.lowest()), (1, vec![(owner(1), 8)]));
-        assert_eq!(waiting.release_below(&owner(1), u64::MAX), BTreeSet::from([8]));
-        assert_eq!(waiting.release_below(&owner(1), u64::MAX), BTreeSet::new());
-        assert!(waiting.is_empty() && waiting.lowest().is_empty());
-    }
-
-    #[test]
-    fn beyond_its_slots_an_owner_is_parked_and_nobody_else_is() {
-        let mut waiting = Waiting::default();
-        for entry in 0..100 {
-            let wait = waiting.on_wait(&owner(1), entry, 1, 0);
-            assert_eq!(wait, Wait::Retry { delay_ms: 2_000 });
-        }
-        assert_eq!(waiting.on_wait(&owner(1), 100, 1, 5), Wait::Park { next_at: 2_005 });
-        let held = waiting.on_wait(&owner(1), 50, 2, 0);
-        assert_eq!(held, Wait::Retry { delay_ms: 4_000 }, "it keeps the slot it holds");
-        let other = waiting.on_wait(&owner(2), 100, 1, 0);
-        assert_eq!(other, Wait::Retry { delay_ms: 2_000 });
-        assert!(waiting.release(&owner(1), 50));
-        assert!(!waiting.release(&owner(1), 50));
-        let freed = waiting.on_wait(&owner(1), 100, 1, 0);
-        assert_eq!(freed, Wait::Retry { delay_ms: 2_000 });
-        assert_eq!(waiting.release_owner(&owner(1)).len(), 100);
-        assert_eq!(waiting.len(), 1);
-    }
-
-    #[test]
-    fn many_dead_owners_leave_half_of_the_slots_free() {
-        let mut waiting = Waiting::default();
-        let mut parked = 0;
-        for n in 0..200 {
-            for entry in 0..50 {
-                let wait = waiting.on_wait(&owner(n), entry, 1, 0);
-                parked += usize::from(matches!(wait, Wait::Park { .. }));
-            }
-        }
-        assert_eq!((waiting.len(), parked), (MAX_TOTAL, 200 * 50 - MAX_TOTAL));
-    }
-}
+mod tests;

@@ -56,7 +56,8 @@ impl DaemonProcess {
         Self::spawn(command)
     }
 
-    /// Starts `cotal deliver --spaces`: a host of the spaces of `manifest`, on the root `dir`.
+    /// Starts `cotal deliver --spaces`: a host of the spaces of `manifest`, on the root `dir`, with `more`
+    /// arguments and `env` added.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -67,6 +68,7 @@ impl DaemonProcess {
         manifest: &Path,
         server: &str,
         more: &[&str],
+        env: &[(&str, &str)],
     ) -> Self {
         let mut command = Command::new(binary.into());
         command
@@ -76,6 +78,7 @@ impl DaemonProcess {
             .arg(dir)
             .args(["--server", server])
             .args(more)
+            .envs(env.iter().copied())
             .env_remove("COTAL_SPACE")
             .env("XDG_CONFIG_HOME", dir.join("config"));
         Self::spawn(command)

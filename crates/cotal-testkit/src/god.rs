@@ -186,6 +186,19 @@ impl God {
         self.connection.update_stream(stream, &config).await.expect("a changed stream");
     }
 
+    /// Lets `stream` keep any number of messages of a subject.
+    pub async fn lift_cap(&self, stream: &str) {
+        self.cap_subjects(stream, -1).await;
+    }
+
+    /// Lets `stream` keep `count` messages of each subject.
+    pub async fn cap_subjects(&self, stream: &str, count: i64) {
+        let info = self.connection.stream_info(stream).await.expect("a stream");
+        let mut config = info.config;
+        config.max_msgs_per_subject = count;
+        self.connection.update_stream(stream, &config).await.expect("a changed stream");
+    }
+
     /// The stream of one of the daemon's consumers.
     fn stream_of(&self, consumer: &str) -> String {
         match consumer {
@@ -298,6 +311,16 @@ impl God {
         let look = || async { self.connection.last_seq(&inbox).await };
         let enough = |seen: &Result<u64, _>| seen.as_ref().is_ok_and(|last| *last >= count);
         crate::eventually("entries in INBOX", look, enough).await.expect("INBOX");
+    }
+
+    /// Waits until one of the daemon's consumers has given all that it was asked for.
+    pub async fn wait_until_given(&self, consumer: &str) {
+        let stream = self.stream_of(consumer);
+        let look = || async { self.connection.consumer_info(&stream, consumer).await };
+        let given = |seen: &Result<cotal_nats::js::ConsumerInfo, _>| {
+            seen.as_ref().is_ok_and(|info| info.num_pending == 0 || info.num_waiting == 0)
+        };
+        crate::eventually("deliveries", look, given).await.expect("a consumer");
     }
 
     /// Waits until one of the daemon's consumers has nothing to give and nothing unanswered.

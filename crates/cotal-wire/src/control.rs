@@ -519,6 +519,29 @@ pub struct DeliveryStatus {
     pub corrected: u64,
     /// Unread copies lost to the store's cap, by member.
     pub missed: Vec<MissedCopies>,
+    /// Posts that CHAT lost before they were routed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unrouted: Vec<UnroutedPosts>,
+}
+
+/// Posts of one sender and channel that CHAT lost before they were routed, so that no member got them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnroutedPosts {
+    /// Who posted them; absent when they were not lost to the cap, but deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Principal>,
+    /// Where; absent with the sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<Channel>,
+    /// The lowest sequence on CHAT.
+    pub first: u64,
+    /// The highest.
+    pub last: u64,
+    /// At least as many; the exact number when both bounds agree.
+    pub at_least: u64,
+    /// At most as many.
+    pub at_most: u64,
 }
 
 #[cfg(test)]

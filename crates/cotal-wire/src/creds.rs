@@ -112,6 +112,26 @@ struct RawAllow {
 }
 
 impl Claims {
+    /// What makes this an unscoped credential, if it is one: a list that allows everything, because
+    /// it is empty or names everything (CRD-1).
+    #[must_use]
+    pub fn unrestricted(&self) -> Option<String> {
+        [("publish", &self.pub_allow), ("subscribe", &self.sub_allow)].into_iter().find_map(
+            |(what, allowed)| {
+                let wide = |subject: &&String| {
+                    let mut tokens = subject.split('.');
+                    let first = tokens.next().unwrap_or_default();
+                    let whole = first.starts_with('$') && tokens.next() == Some(">");
+                    matches!(first, ">" | "*") || whole
+                };
+                if allowed.is_empty() {
+                    return Some(format!("it may {what} on everything"));
+                }
+                allowed.iter().find(wide).map(|subject| format!("it may {what} on {subject}"))
+            },
+        )
+    }
+
     /// Reads the claims of a JWT whose form is whole, without judging its signature.
     ///
     /// # Errors

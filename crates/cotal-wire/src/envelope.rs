@@ -19,6 +19,9 @@ use crate::limits::{MAX_MENTIONS, MAX_VERBATIM_ID};
 /// Why bytes are not a message or an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
+    /// Not UTF-8, wherever in it: a string that nobody reads counts too.
+    #[error("malformed envelope: it is not UTF-8: {0}")]
+    Encoding(#[from] std::str::Utf8Error),
     /// Not the JSON of the shape that was expected.
     #[error("malformed envelope: {0}")]
     Json(#[from] serde_json::Error),
@@ -165,6 +168,8 @@ pub fn parse_post(
     sender: &Principal,
     channel: &Channel,
 ) -> Result<PostHead, EnvelopeError> {
+    // JSON readers skip strings that they do not need unread; an entry around this is read whole.
+    std::str::from_utf8(payload)?;
     let raw: RawPost<'_> = object(payload)?;
     if raw.from.id != sender.as_str() {
         let claimed = raw.from.id.chars().take(64).collect();
@@ -264,7 +269,7 @@ pub fn write_entry(
     );
     let mut out = Vec::with_capacity(msg.len() + tail.len() + 7);
     out.extend_from_slice(br#"{"msg":"#);
-    out.extend_from_slice(msg.trim_ascii());
+    out.extend_from_slice(msg);
     out.extend_from_slice(tail.as_bytes());
     Bytes::from(out)
 }
@@ -276,12 +281,24 @@ pub fn write_entry(
 pub fn parse_entry(payload: &Bytes) -> Result<InboxEntry, EnvelopeError> {
     let raw: RawEntry<'_> = object(payload)?;
     Ok(InboxEntry {
-        msg: payload.slice_ref(raw.msg.get().as_bytes()),
+        msg: with_its_whitespace(payload, raw.msg),
         channel: raw.channel,
         seq: raw.seq,
         reason: raw.reason,
         generation: raw.generation,
     })
+}
+
+/// A value inside `payload` with the whitespace around it, which JSON does not count to it: a member
+/// gets exactly the bytes that were posted.
+fn with_its_whitespace(payload: &Bytes, value: &RawValue) -> Bytes {
+    let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+    let inner = payload.slice_ref(value.get().as_bytes());
+    let start = inner.as_ptr() as usize - payload.as_ptr() as usize;
+    let end = start + inner.len();
+    let before = payload[..start].iter().rev().take_while(is_space).count();
+    let after = payload[end..].iter().take_while(is_space).count();
+    payload.slice(start - before..end + after)
 }
 
 /// What the trusted reader and a client need of any message's head.
@@ -380,6 +397,24 @@ mod tests {
         ];
         for bad in table {
             assert!(post(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fan_6_a_post_that_is_not_utf_8_is_none_wherever_it_is_not() {
+        let head = r#"{"id":"x","from":{"id":"local.alice"},"channel":"team.backend","z":""#;
+        for (bytes, is_post) in [(&b"\xc3\xbc"[..], true), (b"\xff", false), (b"\xc3", false)] {
+            let body = [head.as_bytes(), bytes, b"\"}"].concat();
+            let read = parse_post(&body, &alice(), &channel());
+            assert_eq!(read.is_ok(), is_post, "{bytes:?}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_gives_back_every_byte_of_its_post() {
+        for post in ["{}", " {}", "{ }\r\n", "\t{\"a\": 1} \n "] {
+            let entry = write_entry(post.as_bytes(), &channel(), 7, Reason::LiveMention, 0);
+            assert_eq!(parse_entry(&entry).unwrap().msg, post.as_bytes(), "{post:?}");
         }
     }
 

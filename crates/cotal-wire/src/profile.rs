@@ -361,6 +361,8 @@ impl<'a> Grant<'a> {
         self.own(&ept_req, TIMER_WRITER);
         self.api(&format!("DIRECT.GET.{chat}"));
         self.api(&format!("DIRECT.GET.{chat}.>"));
+        // To trim what is routed; a purge cannot be confined to a subject.
+        self.api(&format!("STREAM.PURGE.{chat}"));
         self.api(&format!("STREAM.MSG.GET.{chat}"));
         self.api(&format!("CONSUMER.INFO.{dlv}.*"));
         for stream in [&chat, &inbox, &dlv, &task, &ept_req, &space.ept_stream()] {

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::ids::{EndpointName, Lifecycle, Role};
-use crate::limits::{ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT};
+use crate::limits::{
+    ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT, UNROUTED_PER_SUBJECT,
+};
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
 const SECOND: u64 = 1_000_000_000;
@@ -161,7 +163,7 @@ impl Space {
         };
         vec![
             StreamConfig {
-                max_msgs_per_subject: PER_SUBJECT.cast_signed(),
+                max_msgs_per_subject: UNROUTED_PER_SUBJECT.cast_signed(),
                 allow_direct: true,
                 max_msg_size: post,
                 ..base(self.chat_stream(), vec![self.chat_all()])

@@ -20,10 +20,14 @@ pub struct Room {
 /// # Errors
 /// Why it does not: a full disk, a read-only one, a missing permission.
 pub fn prove_writable(dir: &Path) -> io::Result<()> {
-    let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(dir)?;
-    file.write_all(&[0; PROOF_BYTES])?;
-    file.as_file().sync_all()?;
-    file.close()
+    let proof = || {
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(dir)?;
+        file.write_all(&[0; PROOF_BYTES])?;
+        file.as_file().sync_all()?;
+        file.close()
+    };
+    // The name of the temporary file helps nobody.
+    proof().map_err(|error| error.kind().into())
 }
 
 /// How much room there is on the disk of `dir`.

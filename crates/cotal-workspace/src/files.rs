@@ -5,14 +5,18 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::process::{getegid, geteuid};
 use tempfile::NamedTempFile;
 
 /// No file of a root is larger; a larger one is not ours, so it is not read into memory.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
+
+/// In a directory with this bit nobody may rename or remove what is another's.
+const STICKY: u32 = 0o1000;
 
 /// Why a file of the root could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +34,25 @@ pub enum FileError {
     /// The path is a symbolic link, which could lead a secret out of the root.
     #[error("{path} is a symbolic link: replace it with a plain file or directory", path = .0.display())]
     Symlink(PathBuf),
+    /// Another user owns it, and so could change what is trusted here.
+    #[error(
+        "{path} belongs to user {owner}, who could change what this mesh trusts: run this as that \
+         user, or use a root whose directories and files are yours",
+        path = path.display()
+    )]
+    Foreign {
+        /// The file or directory.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// Other users may write it.
+    #[error(
+        "{path} may be written by other users, who could change what this mesh trusts: run `chmod \
+         go-w` on it, or use a root elsewhere",
+        path = .0.display()
+    )]
+    WritableByOthers(PathBuf),
     /// A directory was expected.
     #[error("{path} is not a directory: move it away", path = .0.display())]
     NotADirectory(PathBuf),
@@ -102,6 +125,8 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(FileError::io("open", path)(e)),
     };
+    let meta = file.metadata().map_err(FileError::io("inspect", path))?;
+    refuse_foreign(path, &meta)?;
     let mut text = String::new();
     let length =
         file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(FileError::io("read", path))?;
@@ -131,9 +156,71 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
 pub fn private_dir(dir: &Path) -> Result<(), FileError> {
     make_dir(dir, 0o700)?;
     let meta = fs::metadata(dir).map_err(FileError::io("inspect", dir))?;
+    refuse_owner(dir, &meta)?;
     if meta.permissions().mode() & 0o077 != 0 {
         fs::set_permissions(dir, Permissions::from_mode(0o700))
             .map_err(FileError::io("restrict the mode of", dir))?;
+    }
+    Ok(())
+}
+
+/// Refuses a directory that somebody else could change: itself, or by renaming one above it. One that
+/// everybody may write is safe only where nobody may rename what is another's (`/tmp`).
+pub(crate) fn refuse_foreign_path(dir: &Path) -> Result<(), FileError> {
+    for dir in dir.ancestors() {
+        let meta = fs::symlink_metadata(dir).map_err(FileError::io("inspect", dir))?;
+        refuse_owner(dir, &meta)?;
+        if meta.permissions().mode() & STICKY == 0 {
+            refuse_writable(dir, &meta)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses links, and directories that somebody else owns or may write, at and below `dir`; `depth`
+/// levels of it. Whatever lies in a directory that is one's own alone was put there by oneself.
+pub(crate) fn refuse_foreign_tree(dir: &Path, depth: usize) -> Result<(), FileError> {
+    refuse_symlink(dir)?;
+    let meta = fs::symlink_metadata(dir).map_err(FileError::io("inspect", dir))?;
+    refuse_foreign(dir, &meta)?;
+    for entry in fs::read_dir(dir).map_err(FileError::io("list", dir))? {
+        let entry = entry.map_err(FileError::io("list", dir))?;
+        let kind = match entry.file_type() {
+            Ok(kind) => kind,
+            // It was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(FileError::io("inspect", &entry.path())(error)),
+        };
+        if kind.is_symlink() {
+            return Err(FileError::Symlink(entry.path()));
+        }
+        if kind.is_dir() && depth > 0 {
+            refuse_foreign_tree(&entry.path(), depth - 1)?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_foreign(path: &Path, meta: &fs::Metadata) -> Result<(), FileError> {
+    refuse_owner(path, meta)?;
+    refuse_writable(path, meta)
+}
+
+/// The superuser can change everything anyway, so what is theirs is no more foreign than the kernel.
+fn refuse_owner(path: &Path, meta: &fs::Metadata) -> Result<(), FileError> {
+    let owner = meta.uid();
+    if owner == 0 || owner == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(FileError::Foreign { path: path.to_owned(), owner })
+}
+
+/// A group of one's own is oneself, as most systems set users up.
+fn refuse_writable(path: &Path, meta: &fs::Metadata) -> Result<(), FileError> {
+    let mode = meta.permissions().mode();
+    let own_group = meta.gid() == 0 || meta.gid() == getegid().as_raw();
+    if mode & 0o002 != 0 || (mode & 0o020 != 0 && !own_group) {
+        return Err(FileError::WritableByOthers(path.to_owned()));
     }
     Ok(())
 }
@@ -151,7 +238,10 @@ pub(crate) fn refuse_symlink(path: &Path) -> Result<(), FileError> {
 }
 
 /// Opens with `O_NOFOLLOW`, so a link put there after [`refuse_symlink`] is refused as well.
-pub(crate) fn open_nofollow(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+///
+/// # Errors
+/// When it is a link, or the system refuses.
+pub fn open_nofollow(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
@@ -248,6 +338,17 @@ mod tests {
         create(&path, b"first", Privacy::Public).unwrap();
         assert!(matches!(create(&path, b"second", Privacy::Public), Err(FileError::Exists(_))));
         assert_eq!(read(&path).unwrap().as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        replace(&path, b"x", Privacy::Public).unwrap();
+        for (mode, wanted) in [(0o666, false), (0o644, true)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).is_ok(), wanted, "{mode:o}");
+        }
     }
 
     #[test]

@@ -11,6 +11,12 @@ use crate::files::{self, FileError};
 /// The directory whose presence makes its parent a workspace root.
 const DOT_DIR: &str = ".cotal";
 
+/// The directories below `.cotal/` that hold what is trusted: `<seg>/agents/`, `auth/<seg>/`,
+/// `broker/tls/`.
+const LEVELS: usize = 2;
+/// `broker/jetstream/<account>/streams/<stream>/obs/<consumer>/`, and some more.
+const BROKER_LEVELS: usize = 16;
+
 /// Why there is no root.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
@@ -95,35 +101,53 @@ impl Root {
     /// The root at `dir`, which must hold `.cotal/`.
     ///
     /// # Errors
-    /// When it does not, or cannot be resolved.
+    /// When it does not, it cannot be resolved, or somebody else could change it.
     pub fn at(dir: impl AsRef<Path>) -> Result<Self, RootError> {
         let root = Self { dir: resolved(dir.as_ref())? };
-        if root.dot_dir().is_dir() { Ok(root) } else { Err(RootError::NotARoot(root.dir)) }
+        if !root.dot_dir().is_dir() {
+            return Err(RootError::NotARoot(root.dir));
+        }
+        Ok(root.trusted()?)
     }
 
     /// The nearest root at or above `start`.
     ///
     /// # Errors
-    /// When there is none; the message names `start`.
+    /// When there is none, the message names `start`; and when somebody else could change it.
     pub fn find(start: impl AsRef<Path>) -> Result<Self, RootError> {
         let start = resolved(start.as_ref())?;
-        start
-            .ancestors()
-            .find(|dir| dir.join(DOT_DIR).is_dir())
-            .map(|dir| Self { dir: dir.to_owned() })
-            .ok_or(RootError::NotFound(start.clone()))
+        let found = start.ancestors().find(|dir| dir.join(DOT_DIR).is_dir());
+        let root = found.map(|dir| Self { dir: dir.to_owned() });
+        Ok(root.ok_or(RootError::NotFound(start.clone()))?.trusted()?)
+    }
+
+    /// Keys that another user planted, and files that lead out of the root, would be trusted like one's
+    /// own: so only a root is taken that nobody else can change.
+    fn trusted(self) -> Result<Self, FileError> {
+        files::refuse_foreign_path(&self.dir)?;
+        files::refuse_foreign_tree(&self.dot_dir(), LEVELS)?;
+        Ok(self)
+    }
+
+    /// Makes sure that nothing below `broker/`, which another program writes to, leads out of it.
+    ///
+    /// # Errors
+    /// When there is a link, or a directory that somebody else could change.
+    pub fn check_broker_files(&self) -> Result<(), FileError> {
+        files::refuse_foreign_tree(&self.broker_dir(), BROKER_LEVELS)
     }
 
     /// Makes `dir` a root; a second call changes nothing.
     ///
     /// # Errors
-    /// When `.cotal` is a link or a file, or the system refuses.
+    /// When `.cotal` is a link or a file, somebody else could change it, or the system refuses.
     pub fn init(dir: impl AsRef<Path>) -> Result<Self, RootError> {
         let dir = dir.as_ref();
         std::fs::create_dir_all(dir).map_err(FileError::io("create the directory", dir))?;
         let root = Self { dir: resolved(dir)? };
+        files::refuse_foreign_path(&root.dir)?;
         files::private_dir(&root.dot_dir())?;
-        Ok(root)
+        Ok(root.trusted()?)
     }
 
     /// The directory that holds `.cotal/`.

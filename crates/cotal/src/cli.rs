@@ -121,6 +121,22 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The lease is the only arbiter between hosts.
+    #[test]
+    fn stb_3_there_is_no_election_placement_or_failover_command() {
+        let mut open = vec![Cli::command()];
+        let mut seen = 0;
+        while let Some(command) = open.pop() {
+            let name = command.get_name().to_owned();
+            for word in ["elect", "fail", "place", "promote", "demote", "takeover", "switch"] {
+                assert!(!name.contains(word), "`{name}` decides who serves");
+            }
+            seen += 1;
+            open.extend(command.get_subcommands().cloned());
+        }
+        assert!(seen > 20, "the commands were not found");
+    }
+
     #[test]
     fn every_command_shows_an_example() {
         for command in Cli::command().get_subcommands() {

@@ -11,7 +11,8 @@ use cotal_manager::{Authority, BrokerAddress, Office};
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
-    FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, SecretKey, SecretKind, SecretStore,
+    FileStore, MeshEntry, MeshFile, MeshRegistry, Mode, Root, RootError, SecretKey, SecretKind,
+    SecretStore,
 };
 
 use crate::args::{Global, LogFormat, MeshArgs};
@@ -86,7 +87,7 @@ impl Context {
             Some(dir) => Root::at(dir),
             None => Root::find(working_directory()?),
         };
-        found.map_err(|e| Failure::new(Exit::Absent, e.to_string()).into())
+        Ok(found?)
     }
 
     /// What `--root` names.
@@ -106,7 +107,10 @@ impl Context {
             return Ok(Root::init(dir)?);
         }
         let here = working_directory()?;
-        Root::find(&here).or_else(|_| Ok(Root::init(&here)?))
+        match Root::find(&here) {
+            Err(RootError::NotFound(_)) => Ok(Root::init(&here)?),
+            found => Ok(found?),
+        }
     }
 
     /// The user's registry of meshes.
@@ -138,10 +142,11 @@ impl Context {
         let root = match (self.root(), &args.space) {
             (Ok(root), _) => root,
             (Err(missing), None) => return Err(missing),
-            (Err(missing), Some(space)) => {
+            (Err(missing), Some(space)) if Exit::of(&missing) == Exit::Absent => {
                 let entry = self.recorded(space)?.ok_or(missing)?;
                 Root::at(entry.root)?
             }
+            (Err(refused), Some(_)) => return Err(refused),
         };
         let mesh = self.mesh(&root)?;
         let space = match &args.space {

@@ -8,9 +8,9 @@ use cotal_delivery::{CredentialError, LaneError, LeaseError, LeaseFailure};
 use cotal_manager::ManagerError;
 use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
-use cotal_workspace::RootError;
 use cotal_workspace::lock::LockError;
 use cotal_workspace::manifest::ManifestError;
+use cotal_workspace::{FileError, RootError};
 
 /// How the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,6 +131,12 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(RootError::NotFound(_) | RootError::NotARoot(_)) = cause.downcast_ref() {
         return Some(Exit::Absent);
     }
+    if let Some(error) = cause.downcast_ref::<FileError>() {
+        return of_file(error);
+    }
+    if let Some(RootError::File(error)) = cause.downcast_ref() {
+        return of_file(error);
+    }
     if let Some(error) = cause.downcast_ref::<ProbeError>() {
         return Some(of_probe(error));
     }
@@ -139,6 +145,16 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         io::ErrorKind::BrokenPipe => Some(Exit::Ok),
         io::ErrorKind::PermissionDenied => Some(Exit::Denied),
         io::ErrorKind::NotFound => Some(Exit::Absent),
+        _ => None,
+    }
+}
+
+/// What another user could change is not used, whatever it says.
+fn of_file(error: &FileError) -> Option<Exit> {
+    match error {
+        FileError::Foreign { .. } | FileError::WritableByOthers(_) | FileError::Symlink(_) => {
+            Some(Exit::Denied)
+        }
         _ => None,
     }
 }

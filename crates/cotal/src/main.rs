@@ -54,7 +54,10 @@ fn main() -> ExitCode {
             if exit != Exit::Ok {
                 ctx.out.error(&error);
             }
-            if let Some(step) = next_step(exit).filter(|_| needs_mesh && !names_a_step(&error)) {
+            let full =
+                may_be_the_disk(exit).then(|| commands::doctor::disk_problem(&ctx)).flatten();
+            let step = next_step(exit).filter(|_| needs_mesh && !names_a_step(&error));
+            if let Some(step) = full.as_deref().or(step) {
                 ctx.out.note(format_args!("  {step}"));
             }
             exit.into()
@@ -88,6 +91,11 @@ fn next_step(exit: Exit) -> Option<&'static str> {
         Exit::TimedOut => Some("`cotal status` and `cotal doctor` tell what runs and what hangs"),
         _ => None,
     }
+}
+
+/// A broker that cannot store refuses, or does not answer at all.
+fn may_be_the_disk(exit: Exit) -> bool {
+    matches!(exit, Exit::TimedOut | Exit::Refused | Exit::Failure | Exit::NotServing)
 }
 
 fn names_a_step(error: &anyhow::Error) -> bool {

@@ -3,6 +3,7 @@
 pub(crate) mod fanout;
 pub(crate) mod feed;
 pub(crate) mod growth;
+pub(crate) mod lanes;
 pub(crate) mod latency;
 pub(crate) mod start;
 

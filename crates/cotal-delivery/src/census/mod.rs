@@ -418,7 +418,10 @@ impl Scanner {
         let mut seen = 0;
         while let Some((offset, owing)) = census.wanted() {
             let before = census.wanted();
-            let body = json!({ "auth": true, "subscriptions": subscriptions, "offset": offset, "limit": PAGE });
+            let body = json!({
+                "auth": true, "subscriptions": subscriptions, "sort": "cid", "offset": offset,
+                "limit": PAGE,
+            });
             let answered = |replies: &[Message]| {
                 let pages = replies.iter().filter_map(parse::<Connz>);
                 let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();

@@ -1,21 +1,20 @@
-//! What was pulled and is lost comes back soon.
+//! Redelivery within seconds of what a process or a connection has lost.
 //!
-//! The broker gives a pulled message again only after the ack wait, a minute. What a crashed daemon had
-//! pulled, and what was on its way when a connection dropped, is nobody's: so at the start and after
-//! each drop the wait is short for a few seconds. What is done twice by it is harmless: message ids see
-//! to that.
+//! The broker redelivers a pulled message only once its ack wait has run out, a minute. After a crash,
+//! a dropped connection, or while another process's pulls still take messages away, nobody works on
+//! them. So this task shortens the ack wait for a few seconds: at the start, after each drop, and again
+//! as long as progress is not proven. What is done twice by it is harmless: message ids see to that.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{Connection, ConsumerConfig};
 use cotal_wire::Space;
+use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::counters::Counters;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
@@ -25,6 +24,8 @@ pub(crate) const ACK_WAIT_NS: i64 = 60 * SHORT_ACK_WAIT_NS;
 const SHORT_ACK_WAIT_NS: i64 = 1_000_000_000;
 /// How long it stays so short.
 const SHORT_FOR: Duration = Duration::from_secs(3);
+/// How long it is left alone in between, so that a slow reader also makes progress.
+const LONG_FOR: Duration = Duration::from_secs(5);
 /// After a drop, what is really worked on is answered by then.
 const CHECK_AFTER_DROP: Duration = Duration::from_secs(1);
 
@@ -34,10 +35,12 @@ pub(crate) struct ShortAckWait {
     pub(crate) connection: Connection,
     pub(crate) stream: String,
     pub(crate) config: ConsumerConfig,
-    /// What is not served is not changed.
+    /// Nothing is changed while the lane does not serve.
     pub(crate) gate: Gate,
-    /// Entries that wait on purpose; shortening the wait would bring them too soon.
-    pub(crate) waiting: Option<Arc<Counters>>,
+    /// Counts what waits on purpose; shortening the wait would bring it too soon.
+    pub(crate) waiting: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Whether nothing is owed by a delivery that went elsewhere.
+    pub(crate) is_proven: watch::Receiver<bool>,
 }
 
 impl ShortAckWait {
@@ -45,49 +48,62 @@ impl ShortAckWait {
     /// more. `waiting` counts what waits on purpose.
     pub(crate) fn spawn(
         context: &LaneContext,
-        stream: &str,
         info: &ConsumerInfo,
-        waiting: Option<Arc<Counters>>,
+        waiting: impl Fn() -> u64 + Send + Sync + 'static,
+        is_proven: watch::Receiver<bool>,
     ) {
         let lost = info.num_ack_pending > 0 || info.config.ack_wait != ACK_WAIT_NS;
         let short = Self {
             space: context.space.clone(),
             connection: context.connection.clone(),
-            stream: stream.to_owned(),
+            stream: info.stream_name.clone(),
             config: info.config.clone(),
             gate: context.gate.clone(),
-            waiting,
+            waiting: Box::new(waiting),
+            is_proven,
         };
         context.spawn("the short ack wait", short.run(lost, context.stop.clone()));
     }
 
     /// Runs until told to stop; `lost` tells whether something was left by whoever served before.
-    pub(crate) async fn run(mut self, mut lost: bool, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, lost: bool, stop: CancellationToken) {
+        let working = async {
+            let mut lost = lost;
+            loop {
+                let drops = self.connection.state().borrow().drops;
+                if lost {
+                    self.shorten_for_a_while().await;
+                    sleep(LONG_FOR).await;
+                }
+                lost = self.loses(drops).await;
+            }
+        };
+        stop.run_until_cancelled(working).await;
+    }
+
+    /// Waits until something may be lost, and tells whether it is.
+    async fn loses(&mut self, drops: u64) -> bool {
         let mut state = self.connection.state();
-        loop {
-            let drops = state.borrow().drops;
-            if lost {
-                self.for_a_while(&stop).await;
-            }
-            let back = state.wait_for(|s| s.drops > drops && s.is_connected());
-            let back = stop.run_until_cancelled(back).await.map(|seen| seen.is_ok());
-            match back {
-                Some(true) => {}
-                // The connection's own end ends the lane elsewhere.
-                Some(false) => return stop.cancelled().await,
-                None => return,
-            }
-            if stop.run_until_cancelled(tokio::time::sleep(CHECK_AFTER_DROP)).await.is_none() {
-                return;
-            }
-            lost = self.is_owed().await;
+        let back = async { state.wait_for(|s| s.drops > drops && s.is_connected()).await.is_ok() };
+        let unproven = async { self.is_proven.wait_for(|is_proven| !is_proven).await.is_ok() };
+        let (is_back, is_unproven) = tokio::select! {
+            is_back = back => (is_back, false),
+            is_unproven = unproven => (false, is_unproven),
+        };
+        if is_unproven {
+            return true;
         }
+        if !is_back {
+            // The end of the connection, or of the reader, ends the lane elsewhere.
+            std::future::pending::<()>().await;
+        }
+        sleep(CHECK_AFTER_DROP).await;
+        self.is_owed().await
     }
 
     /// Whether more is unanswered than waits on purpose.
     async fn is_owed(&self) -> bool {
-        let waiting =
-            self.waiting.as_ref().map_or(0, |counters| counters.waiting.load(Ordering::Relaxed));
+        let waiting = (self.waiting)();
         match self.connection.consumer_info(&self.stream, &self.config.name).await {
             Ok(info) => info.num_ack_pending > waiting,
             // It comes back after its ack wait.
@@ -95,17 +111,14 @@ impl ShortAckWait {
         }
     }
 
-    async fn for_a_while(&mut self, stop: &CancellationToken) {
-        self.set(SHORT_ACK_WAIT_NS, stop).await;
-        stop.run_until_cancelled(tokio::time::sleep(SHORT_FOR)).await;
-        self.set(ACK_WAIT_NS, stop).await;
+    async fn shorten_for_a_while(&mut self) {
+        self.set(SHORT_ACK_WAIT_NS).await;
+        sleep(SHORT_FOR).await;
+        self.set(ACK_WAIT_NS).await;
     }
 
-    async fn set(&mut self, ack_wait: i64, stop: &CancellationToken) {
-        stop.run_until_cancelled(self.gate.open()).await;
-        if !self.gate.is_open() {
-            return;
-        }
+    async fn set(&mut self, ack_wait: i64) {
+        self.gate.open().await;
         self.config.ack_wait = ack_wait;
         let Self { space, stream, config, .. } = self;
         let (filter, name) = (config.filter_subject.as_deref(), config.name.as_str());

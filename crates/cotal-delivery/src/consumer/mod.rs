@@ -2,4 +2,6 @@
 
 pub(crate) mod ack_wait;
 pub(crate) mod answers;
+pub(crate) mod pull_schedule;
 pub(crate) mod pull_source;
+pub(crate) mod tracker;

@@ -60,8 +60,18 @@ pub(crate) struct PullSource {
     /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is still
     /// removing the files of the one that vanished, and answers to that one are still on their way.
     missing: Option<(ConsumerConfig, Instant)>,
+    /// Where the consumer begins that was made anew and not told of yet.
+    recreated: Option<u64>,
     /// Taken while the lane did not serve. Kept here, so that a cancelled call loses nothing.
     held: Vec<Delivery>,
+}
+
+/// What a pull brought.
+pub(crate) struct Pulled {
+    /// Where the consumer begins, if it was made anew before these were delivered.
+    pub(crate) recreated: Option<u64>,
+    /// In the order in which they arrived.
+    pub(crate) deliveries: Vec<Delivery>,
 }
 
 impl PullSource {
@@ -81,17 +91,18 @@ impl PullSource {
             }
         };
         let pull = context.ask("cannot pull from a consumer", open).await??;
-        let look = || connection.stream_info(stream);
-        let info = context.ask("cannot read a stream", look).await?;
+        let read = || connection.stream_info(stream);
+        let created = context.ask("cannot read a stream", read).await?.created;
         Ok(Self {
             space: space.clone(),
             connection: connection.clone(),
             stream: stream.to_owned(),
-            created: info.created,
+            created,
             consumer: consumer.to_owned(),
             options,
             pull,
             missing: None,
+            recreated: None,
             held: Vec::new(),
         })
     }
@@ -107,11 +118,12 @@ impl PullSource {
         max: usize,
         gather: Gather,
         resume: impl Fn() -> ConsumerConfig,
-    ) -> Result<Vec<Delivery>, PullError> {
+    ) -> Result<Pulled, PullError> {
         loop {
             gate.open().await;
             if !self.held.is_empty() {
-                return Ok(std::mem::take(&mut self.held));
+                let deliveries = std::mem::take(&mut self.held);
+                return Ok(Pulled { recreated: self.recreated.take(), deliveries });
             }
             if let Some((config, at)) = self.missing.clone() {
                 tokio::time::sleep_until(at).await;
@@ -120,7 +132,9 @@ impl PullSource {
                 }
             }
             match self.pull.gather(max, CONSUMER_CHECK_EVERY, gather).await {
-                Ok(batch) if batch.is_empty() => return Ok(batch),
+                Ok(deliveries) if deliveries.is_empty() => {
+                    return Ok(Pulled { recreated: self.recreated.take(), deliveries });
+                }
                 Ok(batch) => self.held = batch,
                 Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
                     error!(
@@ -192,6 +206,7 @@ impl PullSource {
             PullConsumer::open(&self.connection, &self.stream, &self.consumer, self.options)
                 .await?;
         self.missing = None;
+        self.recreated = Some(config.opt_start_seq.unwrap_or(1));
         Ok(true)
     }
 

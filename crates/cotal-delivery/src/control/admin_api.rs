@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Message, NatsError, Subscription};
+use cotal_nats::{Message, NatsError, Subscription, Writer};
 use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
-    Adoption, Code, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs, ReloadArgs,
-    Reloaded, Reply, Request, WaitingArgs, op,
+    Adoption, Code, Down, Evictions, Inventory, InventoryArgs, PrincipalArgs, PrincipalsArgs,
+    ReloadArgs, Reloaded, Reply, Request, WaitingArgs, op,
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
@@ -32,7 +32,7 @@ use crate::counters::Counters;
 use crate::credentials::adoption::{Proved, Renewal};
 use crate::feed::FeedHandle;
 use crate::loop_progress::LoopReporter;
-use crate::pipeline::reader::waiting::WaitingList;
+use crate::pipeline::reader::waiting::SharedWaiting;
 use crate::pipeline::recall::Recaller;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
@@ -48,6 +48,8 @@ const RECALL_WITHIN: Duration = Duration::from_secs(4);
 pub(crate) struct Beside {
     pub(crate) timers: Health,
     pub(crate) feed: FeedHandle,
+    /// Whether the broker stores the lease's row.
+    pub(crate) lease: Health,
 }
 
 /// Everything the service needs.
@@ -60,7 +62,9 @@ pub(crate) struct AdminApi {
     pub(crate) incarnation: String,
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
-    pub(crate) waiting_list: WaitingList,
+    pub(crate) waiting: SharedWaiting,
+    /// What writes into which store.
+    pub(crate) stores: [(&'static str, Writer); 2],
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) keeper: Arc<RequestKeeper>,
     pub(crate) recaller: Recaller,
@@ -165,7 +169,7 @@ impl AdminApi {
                 Err(refusal) => refusal,
             },
             op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
-                Ok(a) => done(&self.waiting_list.page(&a)),
+                Ok(a) => done(&self.waiting.page(&a)),
                 Err(refusal) => refusal,
             },
             op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
@@ -216,8 +220,15 @@ impl AdminApi {
     fn status(&self) -> Reply {
         let garbled = self.view.directory().garbled() + self.keeper.garbled();
         let mut status = self.counters.status(&self.incarnation, self.since, garbled);
-        let Beside { timers, feed } = &self.beside;
-        status.down = [timers, &feed.health].into_iter().filter_map(Health::down).collect();
+        status.waiting = self.waiting.len();
+        let Beside { timers, feed, lease } = &self.beside;
+        let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
+        // What the broker answered to the last write: whether it stores is only shown by storing.
+        let stores = self.stores.iter().filter_map(|(what, writer)| {
+            let reason = writer.refusal()?.to_string();
+            Some(Down { component: (*what).to_owned(), reason })
+        });
+        status.down = parts.chain(stores).collect();
         done(&status)
     }
 

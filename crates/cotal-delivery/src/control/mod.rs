@@ -58,7 +58,11 @@ pub(crate) async fn spawn(
         incarnation: context.incarnation.clone(),
         since: now_ms(),
         scanner,
-        waiting_list: pipeline.waiting_list,
+        waiting: pipeline.waiting,
+        stores: [
+            ("the copies into INBOX", pipeline.inbox),
+            ("the hand-off into DLV", pipeline.dlv),
+        ],
         renewal,
         keeper: requests,
         recaller: pipeline.recaller,

@@ -126,6 +126,9 @@ impl Renewal {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
+        // The key is read under the lock: two requests at once would otherwise each bring what they
+        // read, and the later one could be the older.
+        let mut held = self.held.lock().await;
         let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
             credentials::read(store, space, SecretKind::Delivery)
         });
@@ -133,7 +136,6 @@ impl Renewal {
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
-        let mut held = self.held.lock().await;
         let needed = self.needed(&stored, Topology::of(&held.claims));
         match renewal::judge(&held, &stored, &needed, now_ms() / 1_000) {
             Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), is_new: false }),

@@ -100,6 +100,10 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
         return Err(foreign(&SecretKind::Delivery, space, format!("it is for space {tagged}")));
     }
     let principal = creds.claims.principal().map_err(malformed)?;
+    if let Some(grant) = creds.claims.unrestricted() {
+        let why = format!("it is not scoped, {grant}; the daemon runs on no such credential");
+        return Err(foreign(&SecretKind::Delivery, space, why));
+    }
     let accounts = inhabited(&creds.claims);
     check_observer(store, space, &accounts)?;
     let source = presentable(&creds, space, &SecretKind::Delivery)?;
@@ -137,18 +141,17 @@ fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
     cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
 }
 
-/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts.
+/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts, and
+/// the pair be of one rotation (EVC-1).
 pub(crate) fn system(
     store: &dyn SecretStore,
     space: &Space,
     kind: &SecretKind,
     accounts: &[String],
 ) -> Result<CredsSource, CredentialError> {
-    let creds = read(store, space, kind.clone())?;
-    if *kind == SecretKind::MembershipObserver && !observes(&creds, accounts) {
-        return Err(other_account(space));
-    }
-    presentable(&creds, space, kind)
+    // The pair is looked at again each time: one may have been replaced since the start.
+    check_observer(store, space, accounts)?;
+    presentable(&read(store, space, kind.clone())?, space, kind)
 }
 
 /// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows the

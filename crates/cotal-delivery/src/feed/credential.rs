@@ -88,11 +88,15 @@ impl FeedCredential {
 
     /// Adopts what the store holds, if the broker accepts it; tells whether it is new.
     async fn adopt(&self, expected: Option<&str>) -> Result<(Accepted, bool), NotAdopted> {
-        let stored = credentials::read(&*self.store, &self.space, SecretKind::MembershipRw)?;
+        // Read under the lock, so that of two at once the later one brings what is newer.
+        let mut held = self.held.lock().await;
+        let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
+            credentials::read(store, space, SecretKind::MembershipRw)
+        });
+        let stored = stored.await?;
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
-        let mut held = self.held.lock().await;
         let candidate = match &*held {
             None => self.of_this_space(&stored).map(|()| Candidate::Prove)?,
             Some(held) => {

@@ -1,8 +1,8 @@
 //! The derived membership feed: who reads which channels, for people to look at (FED-1, FED-2).
 //!
 //! Invariant: the heartbeat is written only after a complete census and after every row that it
-//! changed, so a fresh heartbeat says that the rows are as of that moment. Nothing is decided by the
-//! feed, and no fault of it reaches delivery.
+//! changed, so a fresh heartbeat says that the rows are as of that moment. Nothing is decided by
+//! the feed, and no fault of it reaches delivery.
 
 pub(crate) mod credential;
 
@@ -182,8 +182,8 @@ async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
     }
 }
 
-/// What the bucket holds, as its watch tells it: what somebody else writes there is seen, and written
-/// over.
+/// What the bucket holds, as its watch tells it: what somebody else writes there is seen, and
+/// written over.
 struct Held {
     watch: cotal_nats::Watch,
     /// By key; `None` for a value that is no row.

@@ -28,10 +28,10 @@ pub(crate) struct LaneContext {
     pub(crate) space: Space,
     /// How many accounts the space has, as the delivery credential names them.
     pub(crate) topology: Topology,
-    /// The resident connection.
+    /// The resident connection. What it writes into streams is withheld while the gate is closed.
     pub(crate) connection: Connection,
     /// How a component that needs a connection of its own makes one. It presents what the resident
-    /// connection presents, also after a renewal.
+    /// connection presents, also after a renewal, and writes only while that may.
     pub(crate) connect: ConnectOptions,
     /// Who this daemon is.
     pub(crate) principal: Principal,

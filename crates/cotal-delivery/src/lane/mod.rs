@@ -17,13 +17,14 @@ mod tasks;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection};
+use cotal_nats::{ConnectOptions, Connection, Fence};
 use cotal_wire::accounts::Topology;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::beside::Health;
 use crate::clock::now_ms;
 use crate::credentials;
 use crate::lease::gate;
@@ -207,17 +208,25 @@ async fn claim_and_serve(
         holder: identity.principal.clone(),
         incarnation: incarnation.clone(),
         ttl: options.lease_ttl,
+        health: Health::new("the writes of the lease"),
     };
+    let lease_health = claim.health.clone();
     let (lease, keeper) = keeper::lease(&connection, claim, gate_keeper);
     let (changes, changed_acls) = changes::changes();
     let components = Tasks::default();
+    // No component is given a handle that writes without the gate; the keeper alone has one.
+    let fence = {
+        let gate = gate.clone();
+        Fence::new(move || gate.is_open())
+    };
+    let fenced = connection.fenced(fence.clone());
     let context = LaneContext {
         space: options.space.clone(),
         topology: Topology::of(&identity.creds.claims),
-        connection: connection.clone(),
-        connect,
+        connection: fenced.clone(),
+        connect: ConnectOptions { fence: Some(fence), ..connect },
         principal: identity.principal.clone(),
-        view: View::new(&connection, &options.space, &incarnation, gate.clone(), changes),
+        view: View::new(&fenced, &options.space, &incarnation, gate.clone(), changes),
         incarnation,
         gate,
         counters: Arc::default(),
@@ -227,7 +236,16 @@ async fn claim_and_serve(
         tasks: components.spawner(),
     };
     let (started, has_started) = watch::channel(false);
-    let start = Start { options: options.clone(), identity, changed_acls, renewals, has_started };
+    let lease_state = lease.state();
+    let start = Start {
+        options: options.clone(),
+        identity,
+        changed_acls,
+        renewals,
+        has_started,
+        lease_state,
+        lease_health,
+    };
     let keeper = tokio::spawn(keeper);
     let parts = Parts { context, components, start, started, link, lease, keeper, stop, stage };
     let end = shell::run(parts, options.windows).await;

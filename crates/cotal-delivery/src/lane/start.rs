@@ -5,13 +5,15 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::context::LaneContext;
-use super::error::{LaneError, broker};
+use super::error::LaneError;
 use super::link::Renewals;
 use super::options::LaneOptions;
+use crate::beside::Health;
 use crate::census::Scanner;
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
 use crate::feed;
+use crate::lease::handle::LeaseState;
 use crate::lease::witness;
 use crate::pipeline;
 use crate::registry;
@@ -28,17 +30,20 @@ pub(super) struct Start {
     pub(super) renewals: Renewals,
     /// Whether the broker has confirmed that this lane is ready (CRD-3).
     pub(super) has_started: watch::Receiver<bool>,
+    pub(super) lease_state: watch::Receiver<LeaseState>,
+    pub(super) lease_health: Health,
 }
 
 impl Start {
     /// Starts every component. A component that others ask comes before those.
     pub(super) async fn all(self, context: LaneContext) -> Result<(), LaneError> {
-        let Self { options, identity, changed_acls, renewals, has_started } = self;
+        let Self { options, identity, changed_acls, renewals, has_started, .. } = self;
         let context = &context;
         let scanner = Scanner::new(&options, &identity.accounts);
-        let streams = streams::streams(context).await?;
-        let corrected = positions::correct(context, &streams).await;
-        corrected.map_err(broker("cannot compare what is stored with its streams"))?;
+        let read = || streams::streams(context);
+        let streams = context.ask("cannot read the streams", read).await?;
+        let correct = || positions::correct(context, &streams);
+        context.ask("cannot compare what is stored with its streams", correct).await?;
         context.spawn("the streams", streams.run(context.stop.clone()));
         let joins = registry::joins(context);
         let pipeline = pipeline::spawn(context, &joins.barrier, changed_acls).await?;
@@ -47,9 +52,9 @@ impl Start {
         let renewal = adoption::spawn(context, store, identity.creds, renewals, has_started);
         let rail = Rail::new(context, renewal.moving());
         let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
-        witness::spawn(context);
+        witness::spawn(context, self.lease_state);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
-        let beside = control::admin_api::Beside { timers, feed };
+        let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await
     }

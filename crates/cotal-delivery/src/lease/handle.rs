@@ -21,6 +21,8 @@ pub(crate) struct LeaseState {
     pub(crate) is_ready: bool,
     /// The row in the bucket may say `ready`, whether it should or not.
     pub(crate) may_say_ready: bool,
+    /// The broker refused the last write: it stores nothing, whatever else it answers.
+    pub(crate) is_refused: bool,
 }
 
 /// The lane's side.

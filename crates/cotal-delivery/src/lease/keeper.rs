@@ -18,6 +18,7 @@ use super::bucket::{LeaseBucket, failure, found, perform};
 use super::error::LeaseError;
 use super::handle::{Desk, Lease, LeaseState, handle};
 use super::watching::{LeaseWatch, News};
+use crate::beside::Health;
 use crate::clock::{BootInstant, now_ms};
 use crate::lane::patience::ask;
 use crate::lease::gate::GateKeeper;
@@ -50,8 +51,10 @@ struct Keeper {
     /// What the rules were told of the connection last; a redial may be over before they hear of it.
     connected: bool,
     watch: LeaseWatch,
-    /// Whether it was said that the broker refuses the lease's writes.
+    /// Whether the broker refused the last write, which was said.
     refused: bool,
+    /// The same, as a status shows it.
+    health: Health,
 }
 
 /// A bucket operation in flight; it is kept until it is answered, never begun twice.
@@ -72,6 +75,8 @@ pub(crate) struct Claim {
     pub(crate) holder: Principal,
     pub(crate) incarnation: String,
     pub(crate) ttl: Duration,
+    /// Whether the broker stores the row: what proves, every few seconds, that it stores at all.
+    pub(crate) health: Health,
 }
 
 /// A keeper that has claimed nothing yet; it ends when the lease is released, or lost for good.
@@ -91,7 +96,7 @@ async fn keep(
     gate: GateKeeper,
     mut desk: Desk,
 ) -> Result<Release, LeaseError> {
-    let Claim { space, holder, incarnation, ttl } = claim;
+    let Claim { space, holder, incarnation, ttl, health } = claim;
     let read = ask(kv.connection(), ttl, || LeaseBucket::read(&kv, ttl));
     let bucket = tokio::select! {
         read = read => match read {
@@ -116,6 +121,7 @@ async fn keep(
         watch: LeaseWatch::new(&space, &kv),
         kv,
         refused: false,
+        health,
         space,
     };
     keeper.run().await
@@ -154,6 +160,7 @@ impl Keeper {
             is_held: self.serves,
             is_ready: self.confirmed,
             may_say_ready: self.rules.may_say_ready(),
+            is_refused: self.refused,
         };
         self.desk.state.send_if_modified(|shown| std::mem::replace(shown, state) != state);
     }
@@ -260,9 +267,13 @@ impl Keeper {
             }
             (Input::Written(_), Some(why), _) if !std::mem::replace(&mut self.refused, true) => {
                 error!(space = %self.space, %why, "the broker refuses to store the lease");
+                self.health.fails(why.to_string());
             }
-            (Input::Written(Ok(_)), ..) if std::mem::take(&mut self.refused) => {
-                info!(space = %self.space, "the broker stores the lease again");
+            (Input::Written(Ok(_)), ..) => {
+                self.health.runs();
+                if std::mem::take(&mut self.refused) {
+                    info!(space = %self.space, "the broker stores the lease again");
+                }
             }
             (_, _, Some(error)) => debug!(space = %self.space, %error, "a lease operation failed"),
             _ => {}

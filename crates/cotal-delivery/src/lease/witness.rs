@@ -1,14 +1,16 @@
 //! The lease's part in the proof of progress: it answers only when the broker itself shows this
-//! run's row, and the row says `ready`.
+//! run's row, the row says `ready`, and its last renewal was stored.
 
 use std::time::Duration;
 
 use cotal_nats::Bucket as Kv;
 use cotal_wire::names::{Bucket, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::context::LaneContext;
+use crate::lease::handle::LeaseState;
 use crate::loop_progress::LoopReporter;
 
 /// Between two looks at a row that does not say ready yet.
@@ -17,14 +19,16 @@ const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
 struct LeaseWitness {
     kv: Kv,
     incarnation: String,
+    state: watch::Receiver<LeaseState>,
     reporter: LoopReporter,
 }
 
 /// Starts the witness of the lane's lease.
-pub(crate) fn spawn(context: &LaneContext) {
+pub(crate) fn spawn(context: &LaneContext, state: watch::Receiver<LeaseState>) {
     let witness = LeaseWitness {
         kv: context.kv(Bucket::Delivery),
         incarnation: context.incarnation.clone(),
+        state,
         reporter: context.reporter("the lease"),
     };
     context.spawn("the lease's witness", witness.run(context.stop.clone()));
@@ -49,7 +53,12 @@ impl LeaseWitness {
         }
     }
 
+    /// A row that can be read proves nothing of a store that is full: the last renewal must have
+    /// been stored as well.
     async fn stands(&self) -> bool {
+        if self.state.borrow().is_refused {
+            return false;
+        }
         let Ok(Some(entry)) = self.kv.get(LEASE_KEY).await else { return false };
         let row = entry.live().and_then(|value| LeaseRow::parse(value).ok());
         row.is_some_and(|row| row.ready && row.incarnation == self.incarnation)

@@ -1,4 +1,4 @@
-//! JoinBarrier under way, which fan-out lets pass first.
+//! Joins under way, which fan-out lets pass first.
 //!
 //! Between the moment at which a join reads its cursor and the moment at which its catch-up is handed to
 //! the writer, fan-out could write newer posts to the member than those that the catch-up copies, and

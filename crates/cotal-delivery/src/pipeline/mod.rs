@@ -1,6 +1,7 @@
 //! The path of a post: CHAT → fan-out → INBOX → reader → DLV.
 
 pub(crate) mod fanout;
+pub(crate) mod in_flight;
 pub(crate) mod join_barrier;
 pub(crate) mod overflow;
 pub(crate) mod parked;
@@ -8,24 +9,28 @@ pub(crate) mod progress;
 pub(crate) mod reader;
 pub(crate) mod recall;
 
+use std::sync::Arc;
+
 use cotal_nats::{Engine, Writer, WriterOptions};
-use tokio::sync::watch;
 
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 use crate::state::changes::ChangedAcls;
+use in_flight::InFlightFence;
 use join_barrier::JoinBarrier;
 use parked::DeadStore;
 use progress::ReaderProgress;
-use reader::waiting::WaitingList;
+use reader::waiting::SharedWaiting;
 use recall::Recaller;
 
 /// What others may ask of the pipeline.
 pub(crate) struct Pipeline {
     /// Writes into INBOX, for the catch-up of joins.
     pub(crate) inbox: Writer,
-    pub(crate) progress: watch::Receiver<ReaderProgress>,
-    pub(crate) waiting_list: WaitingList,
+    /// Writes into DLV; here to be asked whether the broker stores.
+    pub(crate) dlv: Writer,
+    pub(crate) progress: ReaderProgress,
+    pub(crate) waiting: SharedWaiting,
     pub(crate) recaller: Recaller,
 }
 
@@ -39,12 +44,15 @@ pub(crate) async fn spawn(
     let dlv = writer(context, &context.space.dlv_stream()).await?;
     let dead = DeadStore::new(&context.connection, &context.space);
     let overflow = overflow::spawn(context).await?;
-    let reader = reader::start::spawn(context, dlv, dead.clone(), overflow.clone()).await?;
+    let in_flight: Arc<InFlightFence> = Arc::default();
+    let (fence, hand_off) = (Arc::clone(&in_flight), dlv.clone());
+    let reader =
+        reader::start::spawn(context, hand_off, dead.clone(), overflow.clone(), fence).await?;
     let progress = reader.progress.clone();
-    fanout::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
-    let handing_off = parked::spawn(context, dead, overflow.clone());
-    let recaller = recall::spawn(context, reader.batches, handing_off, overflow, changed_acls);
-    Ok(Pipeline { inbox, progress, waiting_list: reader.waiting_list, recaller })
+    fanout::start::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
+    parked::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
+    let recaller = recall::spawn(context, in_flight, overflow, changed_acls);
+    Ok(Pipeline { inbox, dlv, progress, waiting: reader.waiting, recaller })
 }
 
 async fn writer(context: &LaneContext, stream: &str) -> Result<Writer, LaneError> {

@@ -1,41 +1,80 @@
-//! How far the reader has come, as the fan-out writer, the registry and the recall ask.
+//! How far the reader has provably come in INBOX, as the fan-out writer and the registry wait for it.
 
-/// How far the reader has come in INBOX.
-#[derive(Debug, Clone, Copy, Default)]
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// The reader's side: it publishes its progress, and sees what is waited for.
+#[derive(Debug)]
+pub(crate) struct ProgressPublisher {
+    done: watch::Sender<u64>,
+    awaited: watch::Receiver<u64>,
+}
+
+/// The side of whoever waits for the reader; cheap to clone.
+#[derive(Debug, Clone)]
 pub(crate) struct ReaderProgress {
-    /// Every entry up to this sequence has been dealt with once.
-    pub(super) taken: u64,
-    /// Nothing was left when last looked.
-    pub(super) idle: bool,
+    done: watch::Receiver<u64>,
+    awaited: Arc<watch::Sender<u64>>,
+}
+
+/// A reader that has dealt with nothing yet, and the way to wait for it.
+pub(crate) fn reader_progress() -> (ProgressPublisher, ReaderProgress) {
+    let (done, seen) = watch::channel(0);
+    let (announced, awaited) = watch::channel(0);
+    let progress = ReaderProgress { done: seen, awaited: Arc::new(announced) };
+    (ProgressPublisher { done, awaited }, progress)
+}
+
+impl ProgressPublisher {
+    /// Every entry up to `seq` has been dealt with.
+    pub(crate) fn publish(&self, seq: u64) {
+        raise(&self.done, seq);
+    }
+
+    /// The highest sequence of INBOX that somebody waits for. INBOX had given it before it was awaited.
+    pub(crate) fn awaited(&self) -> u64 {
+        *self.awaited.borrow()
+    }
+
+    /// Returns when more is awaited. Cancel-safe.
+    pub(crate) async fn awaited_changed(&mut self) {
+        if self.awaited.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn raise(value: &watch::Sender<u64>, to: u64) {
+    value.send_if_modified(|value| {
+        let rises = *value < to;
+        *value = to.max(*value);
+        rises
+    });
 }
 
 impl ReaderProgress {
-    /// The state of a reader whose consumer has nothing to give.
-    pub(crate) fn idle() -> Self {
-        Self { taken: 0, idle: true }
+    /// Every entry up to this sequence has been dealt with once.
+    pub(crate) fn done(&self) -> u64 {
+        *self.done.borrow()
     }
 
-    /// A reader that has dealt with every entry up to `taken` and may have more to do.
-    #[cfg(test)]
-    pub(crate) fn at(taken: u64) -> Self {
-        Self { taken, idle: false }
+    /// Says that somebody waits for `mark`, a sequence that INBOX has given, so that the reader asks the
+    /// broker when its message is gone and never comes.
+    pub(crate) fn announce(&self, mark: u64) {
+        raise(&self.awaited, mark);
     }
 
-    /// Whether every entry up to `mark` was taken, whatever is said of a consumer that had none left.
-    pub(crate) fn took(&self, mark: u64) -> bool {
-        self.taken >= mark
+    /// Returns when there is news. Pends for ever when the reader has ended. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        if self.done.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
-    /// Whether what stood in INBOX at `mark` has been dealt with.
-    pub(crate) fn reached(&self, mark: u64) -> bool {
-        self.idle || self.taken >= mark
+    /// Waits until every entry up to `mark` has been dealt with; `false` when the reader has ended.
+    pub(crate) async fn passes(&mut self, mark: u64) -> bool {
+        self.announce(mark);
+        self.done.wait_for(|done| *done >= mark).await.is_ok()
     }
-}
-
-/// What the reader has judged and settled, in batches: a batch judged before an ACL changed may
-/// still be on its way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Batches {
-    pub(crate) judged: u64,
-    pub(crate) settled: u64,
 }

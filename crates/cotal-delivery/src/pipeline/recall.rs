@@ -15,14 +15,13 @@ use cotal_wire::{Channel, Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
-use tokio::sync::{RwLock, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
+use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::progress::Batches;
 use crate::state::changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
@@ -37,9 +36,7 @@ pub(crate) struct Recaller {
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) gate: Gate,
-    pub(crate) batches: watch::Receiver<Batches>,
-    /// Held for reading by whoever hands off without counting it in `batches`.
-    pub(crate) handing_off: Arc<RwLock<()>>,
+    pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) overflow: OverflowReports,
 }
 
@@ -57,13 +54,12 @@ struct OnChannel {
 /// Starts the recall; gives what takes copies back when it is asked.
 pub(crate) fn spawn(
     context: &LaneContext,
-    batches: watch::Receiver<Batches>,
-    handing_off: Arc<RwLock<()>>,
+    in_flight: Arc<InFlightFence>,
     overflow: OverflowReports,
     changes: ChangedAcls,
 ) -> Recaller {
     let LaneContext { space, connection, view, gate, .. } = context.clone();
-    let recaller = Recaller { space, connection, view, gate, batches, handing_off, overflow };
+    let recaller = Recaller { space, connection, view, gate, in_flight, overflow };
     let recall = Recall { recaller: recaller.clone(), changes };
     context.spawn("the recall", recall.run(context.stop.clone()));
     recaller
@@ -113,12 +109,7 @@ impl Recaller {
     }
 
     async fn recall(&self, member: &Lifecycle) -> Result<(), NatsError> {
-        let mut batches = self.batches.clone();
-        let judged = batches.borrow().judged;
-        if batches.wait_for(|batches| batches.settled >= judged).await.is_err() {
-            return Err(NatsError::Closed);
-        }
-        drop(self.handing_off.write().await);
+        self.in_flight.passed().await;
         self.gate.clone().open().await;
         let place = Place::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
@@ -169,7 +160,7 @@ impl Recaller {
         }
     }
 
-    /// DiscardScan at the first copy of a range, and deletes it when it is forbidden.
+    /// Looks at the first copy of a range, and deletes it when it is forbidden.
     async fn look(
         &self,
         member: &Lifecycle,
@@ -188,7 +179,17 @@ impl Recaller {
             self.gate.clone().open().await;
             self.connection.delete_message(&stream, copy.seq).await
         });
-        let taken = deleted.await? == Deleted::Deleted;
+        let taken = match deleted.await {
+            Ok(deleted) => deleted == Deleted::Deleted,
+            // An unanswered delete is a question: it may have been done.
+            Err(error) => {
+                let held = self.connection.get_message(&stream, Get::Seq(copy.seq)).await;
+                if !matches!(held, Ok(None)) {
+                    return Err(error);
+                }
+                true
+            }
+        };
         Ok(Some(Found { seq: copy.seq, taken, to }))
     }
 

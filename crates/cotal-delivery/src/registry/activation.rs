@@ -171,9 +171,8 @@ impl Registry {
     async fn reader_took(&self) -> Result<(), RegistryError> {
         let mark = self.connection.last_seq(&self.space.inbox_stream()).await?;
         let mut reader = self.reader.clone();
-        let reached = timeout(TAKEN_WITHIN, reader.wait_for(|r| r.reached(mark))).await;
-        match reached {
-            Ok(Ok(_)) => Ok(()),
+        match timeout(TAKEN_WITHIN, reader.passes(mark)).await {
+            Ok(true) => Ok(()),
             _ => Err(NatsError::Timeout {
                 what: "the trusted reader to take a catch-up".to_owned(),
                 after: TAKEN_WITHIN,

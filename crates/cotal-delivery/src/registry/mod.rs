@@ -20,7 +20,6 @@ use cotal_rules::directory::{Acl, Resolved};
 use cotal_rules::membership::{Refusal, Target};
 use cotal_wire::control::{Code, MembershipItem, Memberships, Reply};
 use cotal_wire::{Channel, Lifecycle, LifecycleUid, Principal, Space};
-use tokio::sync::watch;
 
 use crate::counters::Counters;
 use crate::lane::context::LaneContext;
@@ -43,7 +42,7 @@ pub(crate) struct Registry {
     gate: Gate,
     writer: Writer,
     counters: Arc<Counters>,
-    reader: watch::Receiver<ReaderProgress>,
+    reader: ReaderProgress,
     writer_identity: String,
     turns: RowLocks,
     joins: JoinBarrier,
@@ -104,15 +103,17 @@ impl RegistryError {
 }
 
 impl Registry {
-    /// Serves `listMemberships`: the open memberships of the caller's live lifecycles.
+    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for channels that
+    /// its ACL does not cover any more: nothing of those is released to it.
     pub(crate) async fn list(&self, caller: &Principal) -> Result<Memberships, RegistryError> {
         self.view.fresh(&[Feed::Acl, Feed::Members]).await?;
         let member = self.lifecycle(caller, None)?;
         let directory = self.view.directory();
+        let acl = directory.acl(&member);
         let mut memberships: Vec<_> = directory
             .memberships_of(&member)
             .into_iter()
-            .filter(|(_, m)| m.is_open())
+            .filter(|(channel, m)| m.is_open() && acl.allows(channel))
             .map(|(channel, m)| MembershipItem {
                 channel,
                 generation: m.generation,

@@ -23,7 +23,7 @@ const ROWS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The broker tells nobody how far a consumer has come.
 const PROGRESS_POLL_EVERY: Duration = Duration::from_millis(50);
-/// Between two discard_scan at what is parked: each reads the dead bucket.
+/// Between two looks at what is parked: each reads the dead bucket.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Registry {
@@ -67,8 +67,7 @@ impl Registry {
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
         // What another owner's waiting entry holds up in the consumer, the reader may have taken long ago.
-        while !self.reader.borrow().took(copied) && !self.has_passed(&inbox, READER, copied).await?
-        {
+        while self.reader.done() < copied && !self.has_passed(&inbox, READER, copied).await? {
             sleep(PROGRESS_POLL_EVERY).await;
         }
         while self.is_parked(channel, member).await? {

@@ -56,7 +56,8 @@ impl Registry {
     /// Not as a creation, which would write once more over a marker that it meets: by then the process
     /// may have been paused. A conflict begins the change anew instead.
     pub(super) async fn write(&self, key: &str, write: &RowWrite) -> Result<u64, NatsError> {
-        let kv = self.view.kv(Feed::Members);
+        let fenced = self.view.kv(Feed::Members);
+        let kv = if write.is_undo { &fenced.beyond_the_fence() } else { fenced };
         match &write.row {
             Some(row) => {
                 let value = serde_json::to_vec(row).map_err(|e| NatsError::Malformed {

@@ -16,7 +16,7 @@ use cotal_wire::names::Bucket;
 use futures_util::future::try_join_all;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::debug;
 
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
@@ -42,6 +42,12 @@ pub enum StreamError {
         /// Which.
         stream: String,
     },
+    /// It is not there.
+    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
+    Gone {
+        /// Which.
+        stream: String,
+    },
     /// It holds less than it did.
     #[error(
         "{stream} went back from sequence {seen} to {last} under the daemon (a restored copy, or a \
@@ -55,9 +61,6 @@ pub enum StreamError {
         /// The last sequence it has.
         last: u64,
     },
-    /// It cannot be read at the start.
-    #[error("cannot read a stream: {0}")]
-    Nats(#[from] NatsError),
 }
 
 /// The streams of a lane as they were last seen.
@@ -76,8 +79,6 @@ struct Known {
     stream: String,
     created: String,
     last: u64,
-    /// Said already that it is not there.
-    is_missing: bool,
 }
 
 impl Known {
@@ -90,7 +91,7 @@ impl Known {
         if last < seen {
             return Err(StreamError::WentBack { stream: stream(), seen, last });
         }
-        (self.last, self.is_missing) = (last, false);
+        self.last = last;
         Ok(())
     }
 }
@@ -99,12 +100,12 @@ impl Known {
 ///
 /// # Errors
 /// When one cannot be read.
-pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, StreamError> {
+pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError> {
     let LaneContext { space, connection, .. } = context;
     let known = names(space).into_iter().map(|stream| async move {
         let info = connection.stream_info(&stream).await?;
         let (created, last) = (info.created, info.state.last_seq);
-        Ok::<_, NatsError>(Known { stream, created, last, is_missing: false })
+        Ok::<_, NatsError>(Known { stream, created, last })
     });
     let known = try_join_all(known).await?;
     Ok(Streams {
@@ -151,12 +152,8 @@ impl Streams {
                             purged::write_back(view, gate, &self.incarnation, &info.state).await;
                         }
                     }
-                    Err(failed) if failed.is_absent() && !known.is_missing => {
-                        known.is_missing = true;
-                        error!(
-                            stream = known.stream,
-                            "a stream is gone; `cotal up` makes it again"
-                        );
+                    Err(failed) if failed.is_absent() => {
+                        return Err(StreamError::Gone { stream: known.stream.clone() });
                     }
                     // A broker that is away is the watchdog's.
                     Err(failed) => debug!(stream = known.stream, %failed, "not looked at"),

@@ -73,12 +73,28 @@ pub enum ViewError {
     /// The broker refuses the watch for good.
     #[error(transparent)]
     Nats(#[from] NatsError),
+    /// The bucket is not there any more.
+    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
+    Gone {
+        /// The stream behind it.
+        stream: String,
+    },
     /// The bucket is another one now, so nothing in memory can be trusted.
     #[error("bucket {bucket} was deleted and created again; the daemon must start anew")]
     Recreated {
         /// Which.
         bucket: String,
     },
+}
+
+impl ViewError {
+    /// What ended the watch of a bucket.
+    pub(crate) fn of_watch(error: NatsError, kv: &Kv) -> Self {
+        if error.is_absent() {
+            return Self::Gone { stream: kv.stream().to_owned() };
+        }
+        Self::Nats(error)
+    }
 }
 
 /// How far one bucket has been applied.
@@ -205,12 +221,6 @@ impl View {
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
-    /// The highest post that has been planned.
-    pub(crate) fn routed(&self) -> u64 {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.routed.load(Ordering::SeqCst)
-    }
-
     /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there; names them.
     pub(crate) fn lower_frontiers(&self, last: u64) -> Vec<Lifecycle> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +305,8 @@ impl View {
 
     async fn step(&self, feed: Feed, watch: &mut Watch) -> Result<(), ViewError> {
         let progress = &self.feeds[feed.index()].progress;
-        match watch.next().await? {
+        let event = watch.next().await;
+        match event.map_err(|error| ViewError::of_watch(error, self.kv(feed)))? {
             WatchEvent::Put { key, value, revision } => {
                 let applied = self.apply(feed, &key, Some(&value), revision);
                 if let Applied::Garbled(why) = &applied {

@@ -1,9 +1,9 @@
 //! The checkpoint timer writer: turns `.schedule` requests into armed broker schedules (TMR-1 to
 //! TMR-5).
 //!
-//! Invariant: a request is acked only when the broker has confirmed its schedule, or shows that the
-//! same generation or a later one stands. What was decided by what the broker held is written only if
-//! the broker still holds that, so nothing here depends on the lease or on memory.
+//! Invariant: a request is acked only when the broker has confirmed its schedule, or shows that
+//! the same generation or a later one stands. What was decided by what the broker held is written
+//! only if the broker still holds that, so nothing here depends on the lease or on memory.
 
 mod arm;
 
@@ -116,9 +116,9 @@ impl TimerWriter {
         Ok(())
     }
 
-    /// Checks that what is armed will fire, and binds the consumer. One that is missing is made, and
-    /// that is said loudly; then every request that the stream holds is met again, which changes
-    /// nothing.
+    /// Checks that what is armed will fire, and binds the consumer. One that is missing is made,
+    /// and that is said loudly; then every request that the stream holds is met again, which
+    /// changes nothing.
     async fn bind(&self, connection: &Connection) -> Result<(), TimerFault> {
         let schedules = connection.stream_info(&self.space.ept_stream()).await?.config;
         if schedules.rest.get("allow_msg_schedules") != Some(&true.into()) {

@@ -1,15 +1,19 @@
 //! What a lane refuses before it dials (CRD-1, EVC-1), and how it adopts what was renewed.
 
 mod adoption;
+mod race;
 mod support;
 
 use cotal_delivery::{CredentialError, Lane, LaneError};
 use cotal_manager::mint_connection_evictor_creds;
-use cotal_testkit::{God, Mesh, MeshOptions};
-use cotal_trust::UserKey;
+use cotal_testkit::{God, Mesh, MeshOptions, Supervisor};
+use cotal_trust::{UserKey, UserSpec, mint_user};
+use cotal_wire::control::Code;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::{Bucket, LEASE_KEY};
+use cotal_wire::permissions::Permissions;
 use cotal_workspace::{FileStore, Secret, SecretKey, SecretKind, SecretStore as _};
+use serde_json::json;
 
 async fn two_spaces() -> (Mesh, FileStore) {
     let options =
@@ -118,6 +122,54 @@ async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
     // Minting mends it: the pair is rotated together.
     cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");
     drop(mesh.lane().await);
+}
+
+/// The pair is torn while the daemon serves: whatever is scanned or kicked then proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_1_a_rotation_that_is_torn_after_the_start_is_refused_when_it_is_used() {
+    let (mesh, store) = two_spaces().await;
+    let _lane = mesh.lane().await;
+    let manager = Supervisor::of(&mesh).await;
+    let args = json!({ "principal": "local.nobody" });
+    let whole = manager.request("evictPrincipal", args.clone()).await.expect("a reply");
+    assert!(whole.ok, "{whole:?}");
+    let other = UserKey::generate();
+    let other = mint_connection_evictor_creds(&mesh.authority(), &other, "another");
+    let evictor = key("main", SecretKind::ConnectionEvictor);
+    store.put(&evictor, &other.expect("a credential")).expect("stored");
+    let torn = manager.request("evictPrincipal", args).await.expect("a reply");
+    assert_eq!(torn.code, Some(Code::Unavailable), "{torn:?}");
+    assert!(torn.error.unwrap_or_default().contains("different rotations"));
+}
+
+/// A user of the account that may do everything, with the tags of the daemon.
+#[tokio::test(flavor = "multi_thread")]
+async fn crd_1_a_credential_that_is_not_scoped_is_refused_before_any_dial() {
+    let mesh = Mesh::start().await;
+    let store = FileStore::new(mesh.root().clone());
+    let own = key("main", SecretKind::Delivery);
+    let good = Creds::parse(&text(&store, "main", SecretKind::Delivery)).expect("creds");
+    let user = UserKey::from_seed(&Secret::new(good.seed)).expect("a seed");
+    let wide = |publish: &[&str]| Permissions {
+        pub_allow: publish.iter().map(|&subject| subject.to_owned()).collect(),
+        sub_allow: good.claims.sub_allow.clone(),
+        ..Permissions::default()
+    };
+    for permissions in [wide(&[]), wide(&[">"]), wide(&["cotal.main.live.>", "$JS.>"])] {
+        let now = cotal_manager::clock::unix_seconds();
+        let spec = UserSpec {
+            name: "delivery",
+            key: &user,
+            tags: good.claims.tags.clone(),
+            permissions,
+            issued_at: now,
+            expires_at: Some(now + 600),
+        };
+        let minted = mint_user(mesh.authority().account().keys(), &spec).expect("minted");
+        store.put(&own, &minted.creds).expect("stored");
+        let why = refused(&mesh).await.to_string();
+        assert!(why.contains("it is not scoped"), "{why}");
+    }
 }
 
 /// A lane is told its broker and its store, and looks nowhere else.

@@ -139,3 +139,32 @@ async fn hst_1_lanes_are_added_and_removed_while_the_others_serve() {
     assert_eq!(lane(&host, "main"), Some(main), "the lane that stayed was disturbed");
     host.close().await;
 }
+
+/// The example of the API docs, as a process of its own: a store in memory, two spaces, one program.
+#[tokio::test(flavor = "multi_thread")]
+async fn lif_13_the_example_serves_two_spaces_from_a_store_in_memory_and_needs_nothing_ambient() {
+    let mesh = mesh(&["main", "beta"]).await;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let build = ["build", "--quiet", "-p", "cotal-delivery", "--example", "two_spaces"];
+    assert!(std::process::Command::new(cargo).args(build).status().unwrap().success());
+    // Examples stand beside the directory of the test binaries.
+    let own = std::env::current_exe().unwrap();
+    let example = own.parent().unwrap().parent().unwrap().join("examples/two_spaces");
+    let empty = tempfile::tempdir().unwrap();
+    let output = tokio::process::Command::new(example)
+        .arg(mesh.url())
+        .args(["main", "beta"].map(|name| mesh.root().dot_dir().join(name)))
+        .current_dir(empty.path())
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(60), output).await.unwrap().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("all 2 spaces are served"), "{said}");
+    assert!(output.stderr.is_empty(), "it logged to somewhere that it was not given");
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0, "it left files behind");
+    let row = God::of(&mesh).await.kv(Bucket::Delivery).get(LEASE_KEY).await.unwrap();
+    assert!(row.is_none_or(|row| row.live().is_none()), "the lease was not released");
+}

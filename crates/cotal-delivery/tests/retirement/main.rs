@@ -180,6 +180,37 @@ async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
     assert_eq!(status.waiting, 0, "it waits for a delete that was done already");
 }
 
+/// The broker has deleted the entry, and says so to nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn rdr_5_a_delete_whose_answer_is_lost_is_no_miss() {
+    let mesh = Mesh::start().await;
+    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
+    let mut options = mesh.lane_options();
+    options.server = proxy.url();
+    let _lane = mesh.serve(options).await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "late", &[]).await;
+    god.wait_for_entries(1).await;
+    bury(&god, &bob.lifecycle).await;
+    proxy.deafen_at("STREAM.MSG.DELETE.INBOX_main");
+    god.resume(READER).await;
+    proxy.deafened().await;
+    let told = || async { cotal_testkit::logged(&["could not be removed and is retried"]).len() };
+    eventually("a delete without an answer", told, |lines| *lines > 0).await;
+    assert!(god.entries(&bob.lifecycle).await.is_empty(), "the broker has deleted it");
+    proxy.heal();
+    let manager = Supervisor::of(&mesh).await;
+    let ended = |status: &cotal_wire::control::DeliveryStatus| {
+        status.denied >= 1 && (status.waiting, status.parked) == (0, 0)
+    };
+    let status = eventually("it is found to be gone", || manager.status(), ended).await;
+    assert_eq!(status.missed, []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_6_a_delete_in_flight_when_serving_stops_is_left_to_the_next_daemon() {
     let mesh = Mesh::start().await;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use cotal_testkit::{God, Mesh, Peer, Supervisor};
 use cotal_wire::control::Code;
-use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER};
+use cotal_wire::names::{Bucket, DELIVERY, FANOUT};
 use cotal_wire::rows::MemberRow;
 use serde_json::json;
 
 use super::{TEAM, inventory};
 
-/// A join that is still copying holds its row, and may yet take it back: the inventory waits for it,
-/// and no change begins meanwhile.
+/// A join that waits holds its row, and may yet write it: the inventory waits for it, and no change
+/// begins meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it_is_answered() {
     let mesh = Mesh::start().await;
@@ -19,24 +19,30 @@ async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it
     let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let _lane = mesh.lane().await;
+    assert_eq!(bob.join(TEAM).await.generation, 1);
+    god.pause(FANOUT).await;
     alice.post_many(TEAM, "m", 3).await;
-    god.wait_until_settled(FANOUT).await;
-    // Its catch-up ends when the reader has taken the copies.
-    god.pause(READER).await;
-    god.put_member(&bob.half_joined(TEAM, 0)).await;
-    god.wait_for_entries(3).await;
+    bob.leave(TEAM, 1).await;
+    for generation in 2..=3 {
+        assert_eq!(bob.join(TEAM).await.generation, generation);
+        bob.leave(TEAM, generation).await;
+    }
+    // The rows of the first membership are needed until its posts are routed.
+    let join = bob.join(TEAM);
+    tokio::pin!(join);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut join).await;
+    assert!(early.is_err(), "the join did not wait: {early:?}");
     let manager = Supervisor::of(&mesh).await;
     let asked = inventory(&manager, &bob.lifecycle);
     tokio::pin!(asked);
     let early = tokio::time::timeout(Duration::from_secs(1), &mut asked).await;
     assert!(early.is_err(), "it did not wait: {early:?}");
+    god.resume(FANOUT).await;
+    let (joined, listed) = tokio::join!(join, asked);
+    assert_eq!((joined.durable, joined.generation, listed.len()), (true, 4, 1));
     let args = json!({ "channel": "team.other" });
     let refused = bob.control(DELIVERY, "durableJoin", args).await.expect("a reply");
     assert_eq!(refused.code, Some(Code::Retired));
-    god.resume(READER).await;
-    assert_eq!(asked.await.len(), 1);
-    let (row, _) = god.member(TEAM, &bob.lifecycle).await.expect("a row");
-    assert!(row.activated, "the join was cut off");
 }
 
 /// The second inventory arrives while the first reads: what is written in between must be in it, so it

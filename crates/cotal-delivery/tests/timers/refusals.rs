@@ -80,8 +80,8 @@ async fn tmr_5_headers_that_schedule_roll_up_or_expire_are_not_even_stored() {
     wf.is_armed("t", 1).await;
 }
 
-/// An agent can make the broker publish an answer anywhere (`wire.md` §8). It arms nothing, blocks no
-/// generation, and what it wrote over is armed by the next request.
+/// An agent can make the broker publish an answer anywhere (`wire.md` §8). It arms nothing, blocks
+/// no generation, and what it wrote over is armed by the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn tmr_5_an_answer_that_is_aimed_at_a_timer_neither_arms_nor_blocks() {
     let mesh = Mesh::start().await;

@@ -8,12 +8,14 @@
 
 mod history;
 mod known_key;
+mod losses;
 mod name;
 mod narrow;
 mod pending;
 mod provisioning;
 mod reissue;
 mod retire;
+mod unfinished;
 mod widen;
 
 use std::collections::BTreeMap;
@@ -33,9 +35,11 @@ use crate::gate::Gate;
 use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
+pub use losses::{Losses, LostConsumer, find_losses, restore_consumers};
 pub use name::AgentName;
 pub use provisioning::Provisioning;
 pub use retire::{Done, Retired, Retirement};
+pub use unfinished::{Unfinished, unfinished_agents};
 pub use widen::MoreGrants;
 
 /// A presence row is written every 2 s and its bucket keeps it for 6 s.
@@ -69,6 +73,8 @@ pub struct Agent {
     pub role: Option<Role>,
     /// Whether it says that it is present.
     pub present: bool,
+    /// What was begun about it and is not complete, or is damaged, and what completes it.
+    pub unfinished: Vec<String>,
 }
 
 /// How an agent came to be complete.
@@ -180,8 +186,11 @@ impl Agents {
             .doing(|| format!("read who is present in space {space}"))?;
         let now = unix_millis();
         let mut agents = BTreeMap::new();
+        let unfinished = unfinished_agents(&self.authority)?;
         for (lifecycle, row) in rows.live() {
-            let creds = self.creds_of(lifecycle)?;
+            // One that is damaged keeps nobody else from being listed; what is wrong is told below.
+            let creds = self.creds_of(lifecycle).ok().flatten();
+            let of_it = unfinished.iter().filter(|one| one.agent == lifecycle.principal);
             let agent = Agent {
                 principal: lifecycle.principal.clone(),
                 name: row.name.clone(),
@@ -191,6 +200,7 @@ impl Agents {
                 present: presence
                     .get(&lifecycle.principal)
                     .is_some_and(|row| now - row.ts < PRESENT_FOR_MS),
+                unfinished: of_it.map(|one| one.what.clone()).collect(),
             };
             agents.insert(lifecycle, agent);
         }

@@ -49,6 +49,7 @@ impl BrokerLaunch<'_> {
     pub async fn start(&self) -> Result<Broker, ManagerError> {
         let root = self.root;
         files::private_dir(&root.broker_dir())?;
+        root.check_broker_files()?;
         // Before anything is written: two brokers on one store lose what each of them acknowledged.
         let identity = Identity::take(&root.broker_run_lock(), Share::Alone)?;
         let store = root.broker_jetstream();

@@ -2,12 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use cotal_broker::descriptors::keep_from_children;
 use cotal_wire::Space;
-use cotal_workspace::{Identity, Root};
+use cotal_workspace::{Identity, Root, files};
 use tokio::process::{Child, Command};
 
 use crate::error::ManagerError;
@@ -72,7 +72,8 @@ pub(super) struct RunLog {
 impl RunLog {
     fn open(path: PathBuf) -> io::Result<(File, Self)> {
         let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).mode(0o600).open(&path)?;
+        options.append(true).create(true).mode(0o600);
+        let file = files::open_nofollow(&mut options, &path)?;
         let start = file.metadata()?.len();
         Ok((file, Self { path, start }))
     }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use cotal_broker::Tls;
 use cotal_workspace::Root;
 use cotal_workspace::files::{self, Privacy};
+use rustls::pki_types::UnixTime;
 
+use super::certificate::judge;
 use crate::error::ManagerError;
 
 /// What a certificate that is made here is for: the broker listens on loopback.
@@ -21,6 +23,8 @@ pub struct OwnCertificate {
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
+    /// The authority that signed it, where the system does not trust it.
+    pub ca: Option<PathBuf>,
 }
 
 /// Sees to it that the root has a certificate; one that is given replaces what there is.
@@ -38,8 +42,12 @@ pub fn ensure_certificate(
     let made = root.broker_tls_dir().join("ca.pem");
     files::private_dir(&root.broker_tls_dir())?;
     if let Some(own) = own {
-        files::replace(&key, &given(&own.key)?, Privacy::Secret)?;
-        files::replace(&cert, &given(&own.cert)?, Privacy::Secret)?;
+        let (given_key, given_cert) = (given(&own.key)?, given(&own.cert)?);
+        judge(&given_cert, &given_key, own.ca.as_deref(), UnixTime::now()).map_err(|why| {
+            ManagerError::Certificate(format!("{} cannot serve: {why}", own.cert.display()))
+        })?;
+        files::replace(&key, &given_key, Privacy::Secret)?;
+        files::replace(&cert, &given_cert, Privacy::Secret)?;
         files::remove(&made)?;
         return Ok(None);
     }
@@ -55,6 +63,21 @@ pub fn ensure_certificate(
     // It goes last, so that a crash in between leaves none that looks complete.
     files::replace(&cert, pem.as_bytes(), Privacy::Secret)?;
     Ok(Some(made))
+}
+
+/// Whether the certificate that stands on the root can serve now, to clients that trust `ca` or else
+/// this system's authorities.
+///
+/// # Errors
+/// Why it cannot, for a person.
+pub fn judge_certificate(root: &Root, ca: Option<&Path>) -> Result<(), String> {
+    let Tls { cert, key, .. } = certificate(root);
+    let read = |path: &Path| match files::read(path) {
+        Ok(Some(text)) => Ok(text.into_bytes()),
+        Ok(None) => Err(format!("{} is missing", path.display())),
+        Err(error) => Err(error.to_string()),
+    };
+    judge(&read(&cert)?, &read(&key)?, ca, UnixTime::now())
 }
 
 /// Where the broker finds its certificate.
@@ -80,12 +103,19 @@ mod tests {
         let made = std::fs::read(&ca).unwrap();
         assert_eq!(ensure_certificate(&root, None).unwrap(), Some(ca.clone()));
         assert_eq!(std::fs::read(&ca).unwrap(), made);
-        let own = OwnCertificate { cert: dir.path().join("c"), key: dir.path().join("k") };
+        let theirs = rcgen::generate_simple_self_signed(NAMES.map(str::to_owned)).unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let own = OwnCertificate { cert: path("c"), key: path("k"), ca: Some(path("c")) };
         assert!(ensure_certificate(&root, Some(&own)).is_err());
-        std::fs::write(&own.cert, "their certificate").unwrap();
+        std::fs::write(&own.cert, theirs.cert.pem()).unwrap();
         std::fs::write(&own.key, "their key").unwrap();
+        let refused = ensure_certificate(&root, Some(&own)).unwrap_err().to_string();
+        assert!(refused.contains("cannot serve"), "{refused}");
+        assert_eq!(std::fs::read(certificate(&root).cert).unwrap(), made, "it stays");
+        let key = theirs.signing_key.serialize_pem();
+        std::fs::write(&own.key, &key).unwrap();
         assert_eq!(ensure_certificate(&root, Some(&own)).unwrap(), None);
         assert_eq!(ensure_certificate(&root, None).unwrap(), None);
-        assert_eq!(std::fs::read(certificate(&root).key).unwrap(), b"their key");
+        assert_eq!(std::fs::read(certificate(&root).key).unwrap(), key.as_bytes());
     }
 }

@@ -251,6 +251,28 @@ async fn inv_6_an_eviction_that_contradicts_itself_or_tells_of_another_proves_no
     }
 }
 
+/// Somebody listens on the rail and never answers for the eviction: it is asked again, given up after
+/// 15 s in total, and the name stays held.
+#[tokio::test(flavor = "multi_thread")]
+async fn inv_6_a_silent_responder_is_asked_again_and_given_up_within_the_wait() {
+    let mesh = Mesh::start().await;
+    let god = God::of(&mesh).await;
+    provision(&mesh, "bob").await.unwrap();
+    let daemon: Answer = |request| match request.op.as_str() {
+        op::EVICT_PRINCIPAL => None,
+        _ => Some(bytes_of(&Reply::done(json!({ "channels": [] })))),
+    };
+    let asked = pretend(&mesh, &god, daemon).await;
+    let agents = supervisor(&mesh).await;
+    let started = Instant::now();
+    let silent = agents.retire(&AgentName::parse("bob").unwrap()).await.unwrap_err();
+    assert!(matches!(silent, ManagerError::RailSilent { .. }), "{silent}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert!(asked.count(op::EVICT_PRINCIPAL) > 1, "a request that was lost is not asked again");
+    let held = agents.add(&agent("bob", &[], &[], None)).await.unwrap_err();
+    assert!(matches!(held, ManagerError::Retiring(_)), "{held}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_6_a_retirement_outlives_a_gap_of_the_daemon_and_a_refusal_fails_it_at_once() {
     let mesh = Mesh::start().await;

@@ -141,13 +141,27 @@ impl Connection {
 
     /// `STREAM.PURGE` of everything, or of what `filter` matches; returns how many went.
     pub async fn purge_stream(&self, name: &str, filter: Option<&str>) -> Result<u64, NatsError> {
+        let body = filter.map_or_else(|| json!({}), |filter| json!({ "filter": filter }));
+        self.purge(name, body).await
+    }
+
+    /// `STREAM.PURGE` of one subject up to a sequence, that one included; returns how many went.
+    pub async fn purge_up_to(
+        &self,
+        name: &str,
+        subject: &str,
+        up_to: u64,
+    ) -> Result<u64, NatsError> {
+        self.purge(name, json!({ "filter": subject, "seq": up_to.saturating_add(1) })).await
+    }
+
+    async fn purge(&self, name: &str, body: Value) -> Result<u64, NatsError> {
         #[derive(Deserialize)]
         struct Answer {
             #[serde(default)]
             purged: u64,
         }
         let subject = format!("$JS.API.STREAM.PURGE.{name}");
-        let body = filter.map_or_else(|| json!({}), |filter| json!({ "filter": filter }));
         let answer: Answer = self.js_call(&subject, &body, Some(SLOW_CALL)).await?;
         Ok(answer.purged)
     }
@@ -200,6 +214,7 @@ impl Connection {
         msg_id: Option<&str>,
     ) -> Result<PubAck, NatsError> {
         let subject = subject.into();
+        self.may_write(|| format!("a message to {subject}"))?;
         let headers = match msg_id {
             None => headers,
             Some(id) => {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::flight::{Entry, FastBatch, Flow, Singles, push_number};
 use super::options::{Engine, WriterOptions};
 use super::outgoing::Outgoing;
-use super::tickets::{BatchError, Tickets};
+use super::tickets::{BatchError, Refusal, Tickets};
 use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;
@@ -86,6 +86,7 @@ impl Actor {
         options: WriterOptions,
         may_write: MayWrite,
         submissions: mpsc::Receiver<Submission>,
+        refusal: Refusal,
     ) -> Result<Self, NatsError> {
         let inbox = connection.new_inbox();
         let acks = connection.raw_subscribe(format!("{inbox}.*")).await?;
@@ -109,7 +110,7 @@ impl Actor {
             state,
             drops,
             ticks,
-            tickets: Tickets::default(),
+            tickets: Tickets::new(refusal),
             queue: VecDeque::new(),
             singles: Singles::default(),
             fast: VecDeque::new(),

@@ -18,7 +18,7 @@ mod tickets;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -30,6 +30,8 @@ use actor::{Actor, Submission};
 
 pub use options::{Engine, WriterOptions};
 pub use outgoing::Outgoing;
+use tickets::Refusal;
+
 pub use tickets::BatchError;
 
 /// Tickets that may wait for the writer's task; the messages in them are bounded by permits.
@@ -64,6 +66,7 @@ pub struct Writer {
     submissions: mpsc::Sender<Submission>,
     permits: Arc<Semaphore>,
     max_pending: usize,
+    refusal: Refusal,
 }
 
 impl Writer {
@@ -86,10 +89,19 @@ impl Writer {
         may_write: impl Fn() -> bool + Send + 'static,
     ) -> Result<(Self, JoinHandle<()>), NatsError> {
         let (submissions, receiver) = mpsc::channel(SUBMISSIONS);
-        let actor = Actor::new(connection, options, Box::new(may_write), receiver).await?;
+        let refusal = Refusal::default();
+        let may_write = Box::new(may_write);
+        let shown = Arc::clone(&refusal);
+        let actor = Actor::new(connection, options, may_write, receiver, shown).await?;
         let task = tokio::spawn(actor.run());
         let permits = Arc::new(Semaphore::new(options.max_pending));
-        Ok((Self { submissions, permits, max_pending: options.max_pending }, task))
+        let max_pending = options.max_pending;
+        Ok((Self { submissions, permits, max_pending, refusal }, task))
+    }
+
+    /// Why the broker does not store what it is given, if its last answer was a refusal or a denial.
+    pub fn refusal(&self) -> Option<NatsError> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Hands a batch in. Waits while too much is pending; the order of calls is the order on the wire.

@@ -1,6 +1,7 @@
 //! Which tickets are open, and what became of their messages.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -35,9 +36,33 @@ struct Open {
 pub(super) struct Tickets {
     first: u64,
     open: VecDeque<Option<Open>>,
+    refusal: Refusal,
+    is_refused: bool,
 }
 
+/// Why the broker stores nothing, as the last answer said; none once it stored again.
+pub(super) type Refusal = Arc<Mutex<Option<NatsError>>>;
+
 impl Tickets {
+    /// No ticket is open; what the broker refuses is shown in `refusal`.
+    pub(super) fn new(refusal: Refusal) -> Self {
+        Self { refusal, ..Self::default() }
+    }
+
+    /// Notes what the last answer shows of the stream; the lock is taken only when that changes.
+    fn note(&mut self, outcome: &Result<(), NatsError>) {
+        let refusal = match outcome {
+            Ok(()) if !self.is_refused => return,
+            Ok(()) => None,
+            Err(error @ (NatsError::Refused { .. } | NatsError::Denied { .. })) => {
+                Some(error.clone())
+            }
+            Err(_) => return,
+        };
+        self.is_refused = refusal.is_some();
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
+    }
+
     pub(super) fn open(
         &mut self,
         total: usize,
@@ -55,6 +80,7 @@ impl Tickets {
 
     /// Records the end of one message, and resolves its ticket with the last one.
     pub(super) fn settle(&mut self, ticket: u64, index: usize, outcome: Result<(), NatsError>) {
+        self.note(&outcome);
         let Some(slot) = usize::try_from(ticket - self.first).ok() else {
             return;
         };

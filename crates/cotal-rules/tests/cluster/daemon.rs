@@ -102,6 +102,17 @@ impl Daemon {
         }
     }
 
+    /// What its stream contradicts is corrected before anything is served.
+    pub(crate) fn correct(&mut self, space: &mut Space) {
+        for (channel, member, row) in self.dir.rows_beyond(space.last_seq()) {
+            let over = space.read_member(&channel, &member).revision;
+            let row = Some(row.to_row(&channel, &member, "w"));
+            let write = RowWrite { row, over, is_undo: false };
+            space.write_member(&channel, &member, &write).unwrap();
+        }
+        self.barrier(space);
+    }
+
     /// The freshness barrier: everything stored so far is applied.
     pub(crate) fn barrier(&mut self, space: &Space) {
         while let Some(change) = space.log.get(self.applied) {

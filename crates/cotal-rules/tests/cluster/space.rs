@@ -178,6 +178,32 @@ impl Space {
         }
     }
 
+    /// CHAT ends `by` posts earlier, and with it what was made of them; gives its last sequence.
+    pub(crate) fn fall_back(&mut self, by: usize) -> u64 {
+        self.posts.truncate(self.posts.len().saturating_sub(by));
+        let last = self.last_seq();
+        self.routed.retain(|seq| *seq <= last);
+        let read = std::mem::take(&mut self.read);
+        let inbox = std::mem::take(&mut self.inbox);
+        for (at, entry) in inbox.into_iter().enumerate().filter(|(_, it)| it.seq <= last) {
+            if read.contains(&at) {
+                self.read.insert(self.inbox.len());
+            }
+            self.inbox.push(entry);
+        }
+        // Keys name posts, and the ids of lost posts are given out again. A copy of DLV is of an entry.
+        self.inbox_keys = self.inbox.iter().filter_map(|entry| self.key_of(entry)).collect();
+        self.dlv_keys.retain(|key| self.inbox_keys.contains(key));
+        for copies in self.dlv.values_mut() {
+            copies.retain(|(seq, _)| *seq <= last);
+        }
+        for interval in &mut self.intervals {
+            interval.join = interval.join.min(last);
+            interval.leave = interval.leave.map(|leave| leave.min(last));
+        }
+        last
+    }
+
     /// The manager's delete, whatever stands there.
     pub(crate) fn drop_member(&mut self, channel: &Channel, member: &Lifecycle) {
         let key = member_key(channel, member);

@@ -79,6 +79,7 @@ api DIRECT.GET.CHAT_main.cotal.main.chat.{bob}.team.backend
 below DIRECT.GET.CHAT_main
 own INBOX_main reader cotal.main.dinbox.>
 own EPT_REQ_main timer-writer cotal.main.ept.*.*.*.*.schedule
+api STREAM.PURGE.CHAT_main
 below CONSUMER.INFO.DLV_main
 api STREAM.INFO.CHAT_main
 api STREAM.INFO.INBOX_main

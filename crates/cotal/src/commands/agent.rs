@@ -326,6 +326,11 @@ async fn list(args: ListArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let heading = ["NAME", "PRINCIPAL", "PRESENT", "ROLE", "READ", "POST"];
     let rows: Vec<_> = agents.iter().map(as_row).collect();
     ctx.out.table(&heading, &rows, "no agents yet: `cotal agent add NAME`")?;
+    for agent in &agents {
+        for what in &agent.unfinished {
+            ctx.out.warn(format!("{}: {what}", agent.principal));
+        }
+    }
     Ok(Exit::Ok)
 }
 
@@ -333,6 +338,7 @@ fn as_json(agent: &Agent) -> serde_json::Value {
     json!({
         "principal": agent.principal, "name": agent.name, "present": agent.present,
         "role": agent.role, "read": agent.read, "post": agent.post,
+        "unfinished": agent.unfinished,
     })
 }
 

@@ -96,3 +96,34 @@ fn an_agent_is_granted_more_shown_and_given_a_new_key() {
     assert!(members.to_string().contains("local.bob"), "{members}");
     site.run(&["post", "ops", "again", "--as", "bob"]).ok();
 }
+
+#[test]
+fn what_was_begun_or_is_damaged_is_told_by_list_status_and_doctor() {
+    let site = Site::up();
+    for name in ["alice", "bob", "carol"] {
+        site.run(&["agent", "add", name, "--read", "a"]).ok();
+    }
+    std::fs::write(site.path("main/agents/local.alice.creds"), "damaged").unwrap();
+    std::fs::write(site.path("main/agents/local.bob.retiring"), "{}").unwrap();
+    let wanted = [
+        ("local.alice", "its credential is damaged"),
+        ("local.alice", "`cotal agent retire alice` ends it"),
+        ("local.bob", "its retirement has begun"),
+        ("local.bob", "`cotal agent retire bob` finishes it"),
+    ];
+    let list = site.run(&["agent", "list"]).ok();
+    for name in ["alice", "bob", "carol"] {
+        assert!(list.out.contains(&format!("local.{name}")), "{list:?}");
+    }
+    let status = site.run(&["status"]);
+    let doctor = site.run(&["doctor"]).ends(1);
+    for (agent, told) in wanted {
+        let tells = |text: &str| text.lines().any(|l| l.contains(agent) && l.contains(told));
+        assert!(tells(&list.err), "{agent}: {told}: {list:?}");
+        assert!(tells(&status.err), "{agent}: {told}: {status:?}");
+    }
+    assert!(doctor.out.contains("its retirement has begun"), "{doctor:?}");
+    // The remedy that is named works.
+    site.run(&["agent", "retire", "alice"]).ok();
+    site.run(&["agent", "add", "alice", "--read", "a"]).ok();
+}

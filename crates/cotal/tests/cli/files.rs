@@ -99,3 +99,86 @@ fn a_mesh_that_lost_its_keys_is_refused_and_begun_anew_only_when_told_so() {
     assert_eq!(site.json(&["agent", "list", "--json"]).as_array().unwrap().len(), 0);
     site.run(&["status"]).ok();
 }
+
+/// Keys that another user planted would be trusted like one's own.
+#[test]
+fn a_root_that_another_user_owns_or_may_write_is_refused_and_named() {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    const OTHER: u32 = 65534;
+    let site = Site::up();
+    site.run(&["down"]).ok();
+    let refused = |path: &Path, why: &str| {
+        for args in [&["up", "--detach"][..], &["status"], &["down"], &["agent", "list"]] {
+            let run = site.run(args).ends(3);
+            assert!(run.err.contains(path.to_str().unwrap()), "{run:?}");
+            assert!(run.err.contains(why), "{run:?}");
+        }
+    };
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (root, dot_dir, auth) = (site.root(), site.path(""), site.path("auth"));
+    open(&root, 0o777);
+    refused(&root, "may be written by other users");
+    open(&root, 0o755);
+    open(&auth, 0o702);
+    refused(&auth, "may be written by other users");
+    open(&auth, 0o700);
+    let outside = site.beside("outside").root();
+    let (kept, tls) = (site.path("resolver"), site.path("broker/resolver"));
+    std::fs::rename(&tls, &kept).unwrap();
+    symlink(&outside, &tls).unwrap();
+    refused(&tls, "is a symbolic link");
+    std::fs::remove_file(&tls).unwrap();
+    std::fs::rename(&kept, &tls).unwrap();
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    let above = root.parent().unwrap();
+    open(above, 0o777);
+    refused(above, "may be written by other users");
+    open(above, 0o700);
+    if rustix::process::geteuid().is_root() {
+        let dot_dir = dot_dir.components().collect::<std::path::PathBuf>();
+        for foreign in [root.as_path(), &dot_dir, &auth] {
+            chown(foreign, Some(OTHER), None).unwrap();
+            refused(foreign, "belongs to user 65534");
+            chown(foreign, Some(0), None).unwrap();
+        }
+        let seed = site.path("auth/operator.seed");
+        chown(&seed, Some(OTHER), None).unwrap();
+        site.run(&["up", "--detach"]).ends(3).says("operator.seed belongs to user 65534");
+        chown(&seed, Some(0), None).unwrap();
+    }
+    site.run(&["up", "--detach"]).ok();
+}
+
+/// What is made again empty looks as if it had never held anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_space_lost_is_told_before_it_is_made_again_and_its_agents_get_their_consumers_back()
+{
+    let site = Site::new();
+    let up = site.run(&["up", "--detach", "--server-port", "0"]).ok();
+    assert!(!up.err.contains("is gone"), "a new space has lost nothing: {up:?}");
+    site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
+    site.run(&["down"]).ok();
+    let streams = std::fs::read_dir(site.path("broker/jetstream/jetstream")).unwrap();
+    let store = streams
+        .map(|account| account.unwrap().path().join("streams/DLV_main"))
+        .find(|store| store.exists())
+        .unwrap();
+    std::fs::remove_dir_all(store).unwrap();
+    let up = site.run(&["up", "--detach"]).ok();
+    for told in [
+        "DLV_main is gone, and with it for good posts that members had not read",
+        "the consumer of local.alice on DLV_main was gone",
+    ] {
+        assert!(up.err.contains(told), "{told:?} is not in {up:?}");
+    }
+    let (told, made) = (up.err.find("DLV_main is gone"), up.err.find("created space main"));
+    assert!(told.unwrap() < made.unwrap(), "{up:?}");
+    let findings = site.json(&["doctor", "--json"]);
+    let stores = findings.as_array().unwrap().iter().find(|f| f["check"] == "stores of main");
+    assert_eq!(stores.unwrap()["verdict"], "ok");
+    site.run(&["join", "a", "--as", "alice"]).ok();
+    let again = site.run(&["up", "--detach"]).ok();
+    assert!(!again.err.contains("gone"), "{again:?}");
+}

@@ -7,7 +7,8 @@ use cotal_testkit::{DaemonProcess, Mesh, MeshOptions, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::site::Run;
+use super::service::Manager;
+use super::site::{Run, Site};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cotal");
 
@@ -34,7 +35,12 @@ impl Ground {
     }
 
     fn host(&self) -> DaemonProcess {
-        DaemonProcess::host(BINARY, self.mesh.dir(), &self.manifest, self.mesh.url(), &[])
+        self.host_with(&[], &[])
+    }
+
+    fn host_with(&self, more: &[&str], env: &[(&str, &str)]) -> DaemonProcess {
+        let (dir, url) = (self.mesh.dir(), self.mesh.url());
+        DaemonProcess::host(BINARY, dir, &self.manifest, url, more, env)
     }
 
     fn run(&self, args: &[&str]) -> Run {
@@ -160,8 +166,7 @@ async fn hst_1_lanes_come_and_go_with_the_manifest_while_the_others_serve() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_1_a_host_that_is_told_to_demand_tls_refuses_a_plaintext_listener() {
     let ground = Ground::of(&["alpha"], r#"{"version":1,"spaces":["alpha"]}"#).await;
-    let (dir, url) = (ground.mesh.dir(), ground.mesh.url());
-    let mut host = DaemonProcess::host(BINARY, dir, &ground.manifest, url, &["--tls"]);
+    let mut host = ground.host_with(&["--tls"], &[]);
     host.says("TLS is required").await;
     let lanes = ground.lanes_are(&[("alpha", "closed")]).await;
     assert!(lanes[0].3.contains("TLS is required"), "{lanes:?}");
@@ -178,4 +183,39 @@ async fn a_second_host_on_one_root_is_refused_and_names_the_first() {
     second.says(&format!("process {}", first.pid())).await;
     assert_eq!(second.ended().await, Some(8));
     tokio::time::timeout(Duration::from_secs(30), first.kill()).await.unwrap();
+}
+
+/// A host that stands by is as started as one that serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn hst_1_the_service_manager_hears_how_many_serve_once_every_lane_has_come_to_something() {
+    let ground = Ground::of(&["alpha", "beta"], r#"{"version":1,"spaces":["alpha","beta"]}"#).await;
+    std::fs::remove_file(ground.mesh.dir().join(".cotal/beta/delivery.creds")).unwrap();
+    let mut manager = Manager::new();
+    let mut host = ground.host_with(&[], &[manager.env()]);
+    manager.hears("READY=1").await;
+    manager.hears("serving 1 of 2 spaces, 1 refused").await;
+    let early = manager.drain().into_iter().take_while(|said| !said.contains("READY=1"));
+    assert!(early.into_iter().all(|said| said.contains("starting:")), "said before it was ready");
+    host.signal(Signal::TERM);
+    manager.hears("received SIGTERM").await;
+    assert_eq!(host.ended().await, Some(0));
+}
+
+/// Adding a space takes the first one's kick credential away, and agents are retired all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn evc_5_up_with_several_spaces_gives_none_a_kick_credential_and_retires_agents_all_the_same()
+{
+    let site = Site::up();
+    let evictor = site.path("main/connection-evictor.creds");
+    assert!(evictor.exists(), "the only space of a broker has one");
+    site.run(&["space", "add", "other"]).ok();
+    site.run(&["up", "--detach"]).ok();
+    assert!(!evictor.exists(), "it was left");
+    assert!(!site.path("other/connection-evictor.creds").exists());
+    for space in ["main", "other"] {
+        let in_space = |args: &[&str]| site.run(&[args, &["--space", space]].concat());
+        in_space(&["agent", "add", "bob", "--read", "a", "--post", "a"]).ok();
+        in_space(&["agent", "retire", "bob"]).ok();
+    }
+    site.run(&["doctor", "auth"]).ok();
 }

@@ -139,6 +139,19 @@ fn a_port_that_somebody_else_has_is_named_and_nothing_is_left_running() {
 }
 
 #[test]
+fn a_new_mesh_takes_the_next_free_port_when_the_default_is_taken_and_keeps_it() {
+    let site = Site::new();
+    // Whoever has it already takes it as well as this test does.
+    let taken = std::net::TcpListener::bind("127.0.0.1:4222");
+    let up = site.run(&["up", "--detach"]).ok().says("the default port is taken");
+    drop(taken);
+    let port: u16 = up.out.trim().rsplit_once(':').unwrap().1.parse().unwrap();
+    assert!(port > 4222, "{up:?}");
+    site.run(&["down"]).ok();
+    assert_eq!(site.run(&["up", "--detach"]).ok().out, up.out);
+}
+
+#[test]
 fn lif_10_a_foreground_up_takes_everything_down_with_it() {
     for stop in [Signal::TERM, Signal::INT, Signal::HUP] {
         let site = Site::new();

@@ -19,7 +19,7 @@ const READY: &str = "READY=1";
 const PING: &str = "WATCHDOG=1";
 
 /// What a service manager hears.
-struct Manager {
+pub struct Manager {
     _dir: TempDir,
     path: PathBuf,
     socket: UnixDatagram,
@@ -29,19 +29,19 @@ struct Manager {
 }
 
 impl Manager {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         Self { _dir: dir, path, socket, heard: Vec::new(), drained: 0 }
     }
 
-    fn env(&self) -> (&'static str, &str) {
+    pub fn env(&self) -> (&'static str, &str) {
         ("NOTIFY_SOCKET", self.path.to_str().unwrap())
     }
 
     /// Waits until something that contains `text` is said.
-    async fn hears(&mut self, text: &str) {
+    pub async fn hears(&mut self, text: &str) {
         loop {
             let mut buffer = [0; 4096];
             let said = timeout(Duration::from_secs(60), self.socket.recv(&mut buffer)).await;
@@ -57,7 +57,7 @@ impl Manager {
     }
 
     /// What was said since the last time, without waiting.
-    fn drain(&mut self) -> Vec<String> {
+    pub fn drain(&mut self) -> Vec<String> {
         let mut buffer = [0; 4096];
         while let Ok(read) = self.socket.try_recv(&mut buffer) {
             let said = String::from_utf8(buffer[..read].to_vec()).unwrap();

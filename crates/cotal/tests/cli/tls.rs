@@ -67,3 +67,46 @@ fn lif_1_a_plaintext_listener_on_the_same_port_is_refused_and_told_nothing() {
     let said = String::from_utf8_lossy(&said);
     assert!(!said.contains("CONNECT"), "{said}");
 }
+
+#[test]
+fn a_certificate_implies_tls_and_one_that_cannot_serve_is_refused_before_the_broker_starts() {
+    let site = Site::new();
+    let made = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        rcgen::generate_simple_self_signed(names).unwrap()
+    };
+    let (good, other) = (made(&["localhost", "127.0.0.1"]), made(&["broker.example"]));
+    let write = |name: &str, text: &str| {
+        let path = site.root().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cert = write("cert.pem", &good.cert.pem());
+    let key = write("key.pem", &good.signing_key.serialize_pem());
+    let (foreign, foreign_key) = (
+        write("other.pem", &other.cert.pem()),
+        write("other-key.pem", &other.signing_key.serialize_pem()),
+    );
+    let up = |cert: &str, key: &str, ca: &str| {
+        let port = ["up", "--detach", "--server-port", "0"];
+        let tls = ["--tls-cert", cert, "--tls-key", key, "--tls-ca", ca];
+        site.run(&[&port[..], &tls].concat())
+    };
+    for (cert, key, why) in [
+        (&foreign, &foreign_key, "for 127.0.0.1"),
+        (&cert, &foreign_key, "the key does not serve the certificate"),
+    ] {
+        up(cert, key, cert).ends(1).says("cannot serve").says(why);
+        assert!(!site.path("broker/nats-server.pid").exists(), "a broker was started");
+    }
+    up(&cert, &key, &cert).ok().says("delivery daemon serving");
+    assert!(site.read("broker/server.conf").contains("cert_file"));
+    let findings = site.json(&["doctor", "--json"]);
+    let findings = findings.as_array().unwrap();
+    let shown = findings.iter().find(|finding| finding["check"] == "certificate").unwrap();
+    assert_eq!(shown["verdict"], "ok");
+    // What stands is judged anew each time: it may have expired since.
+    std::fs::write(site.path("broker/tls/cert.pem"), other.cert.pem()).unwrap();
+    let doctor = site.run(&["doctor"]).ends(1);
+    assert!(doctor.out.contains("broken    certificate"), "{doctor:?}");
+}

@@ -78,7 +78,7 @@ impl<'a> Host<'a> {
     }
 
     fn start_with(&self, dir: &Path, manifest: &Path) -> DaemonProcess {
-        DaemonProcess::host(BINARY, dir, manifest, self.mesh.url(), &[])
+        DaemonProcess::host(BINARY, dir, manifest, self.mesh.url(), &[], &[])
     }
 
     /// The credential that stands in the host's own store.

@@ -7,8 +7,6 @@
 
 use std::collections::VecDeque;
 
-use crate::pipeline::progress::ReaderProgress;
-
 /// Posts before the reader: below the store's cap of 1,000 even with a catch-up beside them.
 const LIMIT: u64 = 600;
 /// A mark is asked for when as many posts were confirmed since the last one.
@@ -69,9 +67,9 @@ impl AdmissionWindow {
         self.marks.push_back((posts, seq));
     }
 
-    /// Takes how far the reader has come.
-    pub(crate) fn reader(&mut self, progress: &ReaderProgress) {
-        while let Some((posts, _)) = self.marks.pop_front_if(|(_, seq)| progress.reached(*seq)) {
+    /// Takes up to which entry the reader has dealt with everything.
+    pub(crate) fn reader_passed(&mut self, done: u64) {
+        while let Some((posts, _)) = self.marks.pop_front_if(|(_, seq)| *seq <= done) {
             self.dealt_with = posts;
         }
     }
@@ -81,17 +79,13 @@ impl AdmissionWindow {
 mod tests {
     use super::*;
 
-    fn at(taken: u64) -> ReaderProgress {
-        ReaderProgress::at(taken)
-    }
-
     #[test]
     fn nothing_is_routed_before_the_backlog_is_dealt_with() {
         let mut window = AdmissionWindow::new(50);
         assert!(!window.has_space());
-        window.reader(&at(49));
+        window.reader_passed(49);
         assert!(!window.has_space());
-        window.reader(&at(50));
+        window.reader_passed(50);
         assert!(window.has_space());
         assert_eq!(window.ask(), None, "nothing was confirmed since");
     }
@@ -99,7 +93,7 @@ mod tests {
     #[test]
     fn posts_on_their_way_count_until_a_mark_that_covers_them_is_reached() {
         let mut window = AdmissionWindow::new(0);
-        window.reader(&ReaderProgress::idle());
+        window.reader_passed(0);
         for _ in 0..LIMIT {
             assert!(window.has_space());
             window.routed();
@@ -110,9 +104,9 @@ mod tests {
         let posts = window.ask().expect("a full window asks for each post");
         window.confirmed();
         window.mark(posts, 10);
-        window.reader(&at(9));
+        window.reader_passed(9);
         assert!(!window.has_space());
-        window.reader(&at(10));
+        window.reader_passed(10);
         window.routed();
         assert!(!window.has_space(), "the mark covers one post and not the one confirmed after it");
     }
@@ -120,7 +114,7 @@ mod tests {
     #[test]
     fn marks_are_asked_for_now_and_then() {
         let mut window = AdmissionWindow::new(0);
-        window.reader(&ReaderProgress::idle());
+        window.reader_passed(0);
         for _ in 0..MARK_EVERY - 1 {
             window.routed();
             window.confirmed();

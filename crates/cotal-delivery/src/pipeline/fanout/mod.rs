@@ -1,117 +1,110 @@
 //! The fan-out writer: copies each post into the private store of every member it is for.
 //!
 //! Invariant: a post is acked only when every copy it needs is confirmed by the broker. What is
-//! retried or redelivered is harmless, because a copy's message id is the same every time. A lane that
-//! does not serve any more routes nothing and answers for no post.
+//! retried or redelivered is harmless, because a copy's message id is the same every time. A post whose
+//! copies cannot be confirmed is kept here until they are: given back, CHAT's cap could take it. A lane
+//! that does not serve any more routes nothing and answers for no post.
 
 pub(crate) mod admission_window;
 pub(crate) mod copies;
+mod lost_posts;
 pub(crate) mod refusals;
+mod route;
+pub(crate) mod start;
+mod trimmer;
 
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{BatchError, Connection, Delivery, Gather, NatsError, PullError, Ticket, Writer};
-use cotal_rules::fanout::{Plan, Post};
-use cotal_wire::envelope::{self, PostHead};
-use cotal_wire::names::FANOUT;
+use cotal_nats::{BatchError, Connection, Delivery, Gather, NatsError, PullError, Writer};
+use cotal_rules::backoff::Backoff;
+use cotal_wire::envelope::PostHead;
 use cotal_wire::rows::DeliveryClass;
-use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Channel, Principal, Space};
+use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesOrdered, FuturesUnordered};
-use futures_util::{Stream, StreamExt as _};
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
-use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::{PullSource, bind};
-use crate::counters::{Counters, add};
-use crate::lane::context::LaneContext;
-use crate::lane::error::LaneError;
+use crate::consumer::pull_schedule::{Load, PullSchedule};
+use crate::consumer::pull_source::{PullSource, Pulled};
+use crate::consumer::tracker::Tracker;
+use crate::counters::Counters;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::join_barrier::{BarrierPolicy, JoinBarrier};
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 use admission_window::AdmissionWindow;
-use copies::make_copies;
-use refusals::{RefusalReports, Refused};
+use lost_posts::LostPosts;
+use refusals::RefusalReports;
+use trimmer::Trimmer;
 
 /// Most posts taken at once.
 const BATCH: usize = 256;
-/// While posts are under way, as many are not kept waiting for more: each batch costs a round trip.
-const GATHER: Gather = Gather { enough: 64, within: Duration::from_millis(2) };
 /// Copies wanted in one batch, so that a batch is settled well inside the ack wait of 60 s.
 const COPIES_PER_BATCH: usize = 65_536;
-/// Batches whose freshness is being proven at once, so that nobody waits for a round trip.
-const CHECKS: usize = 4;
+/// A batch costs a round trip; four are proven fresh at once, so that nobody waits for one.
+const SCHEDULE: PullSchedule =
+    PullSchedule { batches: 4, gather: Gather { enough: 64, within: Duration::from_millis(2) } };
 /// How often the broker is told that a post is still being worked on.
-const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+const EXTEND_EVERY: Duration = Duration::from_secs(15);
 /// Between two attempts to read how far INBOX has come.
 const MARK_AGAIN: Duration = Duration::from_millis(200);
-/// When a post comes again after a copy could not be confirmed.
-const RETRY: Duration = Duration::from_secs(2);
 
-/// Posts pulled ahead of routing; small, because each may cost a copy per member.
-const PULL_POSTS: usize = 128;
-
-/// Starts the fan-out writer; INBOX held nothing beyond `backlog` before it.
-pub(crate) async fn spawn(
-    context: &LaneContext,
-    writer: Writer,
-    joins: &JoinBarrier,
-    reader: watch::Receiver<ReaderProgress>,
-    backlog: u64,
-) -> Result<(), LaneError> {
-    let LaneContext { space, connection, view, gate, counters, .. } = context;
-    let stream = space.chat_stream();
-    let info = bind(context, &stream, &space.fanout_config(None)).await?;
-    ShortAckWait::spawn(context, &stream, &info, None);
-    let fanout = Fanout {
-        refusals: refusals::spawn(context),
-        space: space.clone(),
-        connection: connection.clone(),
-        view: Arc::clone(view),
-        writer,
-        pulls: PullSource::open(context, &stream, FANOUT, PULL_POSTS).await?,
-        gate: gate.clone(),
-        counters: Arc::clone(counters),
-        reader,
-        backlog,
-        open: BTreeSet::new(),
-        floor: info.ack_floor.stream_seq,
-        beat: context.reporter("fan-out"),
-        joins: joins.clone(),
-    };
-    context.spawn("fan-out", fanout.run(context.stop.clone()));
-    Ok(())
-}
-
-/// Everything the writer needs.
-pub(crate) struct Fanout {
+/// What the writer works with.
+pub(crate) struct FanoutParts {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
     pub(crate) pulls: PullSource,
+    /// Up to which post everything is settled; where to go on if the consumer vanishes.
+    pub(crate) tracker: Tracker,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) refusals: RefusalReports,
-    pub(crate) reader: watch::Receiver<ReaderProgress>,
+    pub(crate) reader: ReaderProgress,
     /// The last entry that stood in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
-    /// Posts that are not settled; where to go on if the consumer vanishes.
-    pub(crate) open: BTreeSet<u64>,
-    /// The last post settled before this lane.
-    pub(crate) floor: u64,
+    pub(crate) lost_posts: LostPosts,
     pub(crate) beat: LoopReporter,
-    /// JoinBarrier that go first.
+    /// Joins that go first.
     pub(crate) joins: JoinBarrier,
 }
+
+/// The fan-out writer.
+pub(crate) struct Fanout {
+    parts: FanoutParts,
+    window: AdmissionWindow,
+    barrier_policy: BarrierPolicy,
+    trimmer: Trimmer,
+    /// Batches that wait until the view is proven current, in the order in which they came.
+    checking: FuturesOrdered<Soon<(Vec<Routable>, bool)>>,
+    /// Posts that are proven current and wait for room, or for a join.
+    ready: VecDeque<Routable>,
+    /// Whether `ready` must be proven current again.
+    is_stale: bool,
+    /// Posts whose copies are on their way.
+    under_way: FuturesUnordered<Soon<Routed>>,
+    /// Posts whose copies could not be confirmed, until they are tried again.
+    failed: Vec<Delivery>,
+    try_again_at: Instant,
+    backoff: Backoff,
+    /// The mark that is being read, if any.
+    marking: FuturesUnordered<Soon<(u64, u64)>>,
+    extend_due: Interval,
+    /// Posts taken at once, by what the last one cost.
+    want: usize,
+}
+
+/// Work that is under way.
+type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A post that has been read and awaits its plan.
 struct Routable {
@@ -121,210 +114,201 @@ struct Routable {
     head: PostHead,
 }
 
-/// A post whose copies are under way.
+/// A post whose copies are settled.
 struct Routed {
     delivery: Delivery,
     copies: usize,
     outcome: Result<(), BatchError>,
 }
 
+/// What the writer does next.
+enum Event {
+    Stop,
+    /// Nothing to decide beyond what every turn decides.
+    Nothing,
+    Routed(Routed),
+    /// As many posts were confirmed before INBOX had come to this sequence.
+    Marked(u64, u64),
+    Checked(Vec<Routable>),
+    TryAgain,
+    ExtendDue,
+    LostPosts(lost_posts::Found),
+    Pulled(Pulled),
+}
+
 impl Fanout {
+    pub(crate) fn new(parts: FanoutParts) -> Self {
+        parts.reader.announce(parts.backlog);
+        Self {
+            window: AdmissionWindow::new(parts.backlog),
+            barrier_policy: BarrierPolicy::default(),
+            trimmer: Trimmer::new(&parts.space, &parts.connection, &parts.gate, &parts.tracker),
+            checking: FuturesOrdered::new(),
+            ready: VecDeque::new(),
+            is_stale: false,
+            under_way: FuturesUnordered::new(),
+            failed: Vec::new(),
+            try_again_at: Instant::now(),
+            backoff: Backoff::default(),
+            marking: FuturesUnordered::new(),
+            extend_due: interval(EXTEND_EVERY),
+            want: BATCH,
+            parts,
+        }
+    }
+
     /// Routes posts until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
-        let mut checking = FuturesOrdered::new();
-        let mut ready = VecDeque::new();
-        let mut under_way = FuturesUnordered::new();
-        let mut marks = FuturesUnordered::new();
-        let mut window = AdmissionWindow::new(self.backlog);
-        let mut barrier_policy = BarrierPolicy::default();
-        let mut stale = false;
-        let mut want = BATCH;
         loop {
-            window.reader(&self.reader.borrow_and_update());
-            let mut hold = None;
-            while let Some(post) = ready.pop_front_if(|_| {
-                if !window.has_space() || !self.gate.is_open() {
-                    return false;
-                }
-                hold = barrier_policy.until(self.joins.any(), Instant::now());
-                stale |= hold.is_some();
-                !stale
-            }) {
-                if let Some(routed) = self.route(post).await {
-                    want = batch_size(routed.1);
-                    window.routed();
-                    under_way.push(finish(routed));
-                }
-            }
-            // They were fresh when it was proven; meanwhile the process may have been paused, or a join
-            // went first.
-            if hold.is_none() && window.has_space() && !ready.is_empty() {
-                stale = false;
-                checking.push_front(self.check(ready.drain(..).collect(), &stop));
-            }
-            if marks.is_empty()
-                && let Some(posts) = window.ask()
-            {
-                marks.push(mark(self.space.clone(), self.connection.clone(), posts));
-            }
-            let busy = !under_way.is_empty() || !checking.is_empty();
-            let gather = if busy { GATHER } else { Gather::default() };
-            let takes = ready.is_empty() && under_way.len() < BATCH && checking.len() < CHECKS;
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = self.beat.answered() => {}
-                Some(routed) = under_way.next(), if !under_way.is_empty() => {
-                    self.settle(routed).await;
-                    window.confirmed();
-                }
-                Some((posts, seq)) = marks.next(), if !marks.is_empty() => window.mark(posts, seq),
-                Ok(()) = self.reader.changed(), if !window.has_space() => {}
-                () = self.joins.passed(hold.unwrap_or_else(Instant::now)), if hold.is_some() => {}
-                Some((posts, _)) = checking.next(), if !checking.is_empty() => ready.extend(posts),
-                batch = self.pulls.next(&mut self.gate, want, gather, || {
-                    resume_at(&self.space, &self.open, self.floor.max(self.view.routed()))
-                }), if takes => {
-                    let posts = self.read_all(batch?).await;
-                    checking.push_back(self.check(posts, &stop));
-                }
+            let hold = self.advance(&stop).await;
+            let event = self.next_event(&stop, hold).await?;
+            if self.take(event, &stop).await.is_break() {
+                break;
             }
         }
-        self.wind_up(ready, checking, under_way).await;
+        self.wind_up().await;
         Ok(())
     }
 
-    /// Takes nothing more, settles what is under way, and returns the rest.
-    async fn wind_up(
-        mut self,
-        mut ready: VecDeque<Routable>,
-        mut checking: impl Stream<Item = (Vec<Routable>, bool)> + Unpin,
-        mut under_way: impl Stream<Item = Routed> + Unpin,
-    ) {
-        let mut left = self.pulls.end(&self.gate).await;
-        while let Some((posts, _)) = checking.next().await {
-            ready.extend(posts);
+    /// Does whatever can be done at once. Returns until when a join holds the rest up, if one does.
+    async fn advance(&mut self, stop: &CancellationToken) -> Option<Instant> {
+        self.window.reader_passed(self.parts.reader.done());
+        let mut hold = None;
+        while !self.ready.is_empty() && self.window.has_space() && self.parts.gate.is_open() {
+            hold = self.barrier_policy.until(self.parts.joins.any(), Instant::now());
+            self.is_stale |= hold.is_some();
+            if self.is_stale {
+                break;
+            }
+            let Some(post) = self.ready.pop_front() else { break };
+            self.route(post).await;
         }
-        left.add(ready.into_iter().map(|post| post.delivery));
-        while let Some(routed) = under_way.next().await {
-            self.settle(routed).await;
+        // They were fresh when it was proven; meanwhile the process may have been paused, or a join
+        // went first.
+        if hold.is_none() && self.window.has_space() && !self.ready.is_empty() {
+            self.is_stale = false;
+            let posts = self.ready.drain(..).collect();
+            self.checking.push_front(self.check(posts, stop));
         }
-        self.pulls.give_back(left, &self.gate).await;
+        if self.marking.is_empty()
+            && let Some(posts) = self.window.ask()
+        {
+            let (space, connection) = (self.parts.space.clone(), self.parts.connection.clone());
+            self.marking.push(Box::pin(mark(space, connection, posts)));
+        }
+        let done = self.parts.tracker.done();
+        self.parts.lost_posts.passed(done);
+        if self.parts.lost_posts.is_idle() && !self.parts.joins.any() {
+            self.trimmer.begin(done);
+        }
+        hold
     }
 
-    fn check(
-        &self,
-        posts: Vec<Routable>,
+    /// What happens next. Cancel-safe throughout, so that nothing is lost by what happens first.
+    async fn next_event(
+        &mut self,
         stop: &CancellationToken,
-    ) -> impl Future<Output = (Vec<Routable>, bool)> + use<> {
-        let (gate, view) = (self.gate.clone(), Arc::clone(&self.view));
-        check(gate, view, self.space.clone(), posts, stop.clone())
-    }
-
-    async fn read_all(&mut self, batch: Vec<Delivery>) -> Vec<Routable> {
-        let mut posts = Vec::with_capacity(batch.len());
-        for delivery in batch {
-            self.open.insert(delivery.stream_seq);
-            posts.extend(self.read(delivery).await);
-        }
-        posts
-    }
-
-    /// Reads a post, or ends one that can never be routed (FAN-6).
-    async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
-        let seq = delivery.stream_seq;
-        let why = match self.space.parse_chat(&delivery.subject) {
-            Some((sender, channel)) if sender.has_real_owner() => {
-                match envelope::parse_post(&delivery.payload, &sender, &channel) {
-                    Ok(head) => {
-                        return Some(Routable { delivery, sender, channel, head });
-                    }
-                    Err(error) => {
-                        let stored =
-                            i64::try_from(delivery.timestamp_ns / 1_000_000).unwrap_or_default();
-                        let reason = error.to_string();
-                        self.refusals.refused(Refused { sender, channel, seq, stored, reason });
-                        error.to_string()
-                    }
-                }
+        hold: Option<Instant>,
+    ) -> Result<Event, PullError> {
+        let pull = self.pull();
+        let (want, is_full) = (self.want, !self.window.has_space());
+        let parts = &mut self.parts;
+        let settled = parts.tracker.done();
+        Ok(tokio::select! {
+            biased;
+            () = stop.cancelled() => Event::Stop,
+            () = parts.beat.answered() => Event::Nothing,
+            () = parts.tracker.look(0) => Event::Nothing,
+            Some(routed) = self.under_way.next() => Event::Routed(routed),
+            Some((posts, seq)) = self.marking.next() => Event::Marked(posts, seq),
+            () = parts.reader.changed(), if is_full => Event::Nothing,
+            () = parts.joins.passed(hold.unwrap_or_else(Instant::now)), if hold.is_some() => {
+                Event::Nothing
             }
-            _ => "its subject names no sender and channel".to_owned(),
-        };
-        warn!(space = %self.space, seq, why, "a post is refused for good");
-        add(&self.counters.refused_posts, 1);
-        self.open.remove(&seq);
-        log_failure(&self.space, "end a post", delivery.term().await);
-        None
+            Some((posts, _)) = self.checking.next() => Event::Checked(posts),
+            () = self.trimmer.ended() => Event::Nothing,
+            found = parts.lost_posts.found() => Event::LostPosts(found),
+            () = sleep_until(self.try_again_at), if !self.failed.is_empty() => Event::TryAgain,
+            _ = self.extend_due.tick() => Event::ExtendDue,
+            pulled = parts.pulls.next(&mut parts.gate, want, pull.unwrap_or_default(), || {
+                parts.space.fanout_config(Some(settled + 1))
+            }), if pull.is_some() => Event::Pulled(pulled?),
+        })
     }
 
-    /// Plans a post and hands its copies to the writer. `None` when it is settled already.
-    async fn route(&mut self, post: Routable) -> Option<(Delivery, usize, Ticket)> {
-        let Routable { delivery, sender, channel, head } = post;
-        let seq = delivery.stream_seq;
-        let post = Post { seq, sender: &sender, channel: &channel, mentions: &head.mentions };
-        let plan = match self.plan(&post).await {
-            Ok(plan) => plan,
-            Err(error) => {
-                warn!(space = %self.space, seq, %error, "a post waits: a membership is unknown");
-                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
-                return None;
-            }
-        };
-        add(&self.counters.posts, 1);
-        if plan.copies.is_empty() {
-            self.open.remove(&seq);
-            log_failure(&self.space, "ack a post", delivery.ack().await);
+    /// How posts are pulled now, if they are.
+    fn pull(&self) -> Option<Gather> {
+        if !self.ready.is_empty() || self.under_way.len() + self.failed.len() >= BATCH {
             return None;
         }
-        let copies = plan.copies.len();
-        let made =
-            make_copies(&self.space, &delivery.payload, seq, &channel, &sender, &head, &plan);
-        match self.writer.submit(made).await {
-            Ok(ticket) => Some((delivery, copies, ticket)),
-            Err(error) => {
-                warn!(space = %self.space, seq, %error, "a post's copies wait");
-                log_failure(&self.space, "return a post", delivery.nak(Some(RETRY)).await);
-                None
+        let is_busy = !self.under_way.is_empty() || !self.checking.is_empty();
+        SCHEDULE.next(Load { batches: self.checking.len(), is_busy })
+    }
+
+    /// Decides on an event.
+    async fn take(&mut self, event: Event, stop: &CancellationToken) -> ControlFlow<()> {
+        match event {
+            Event::Stop => return ControlFlow::Break(()),
+            Event::Nothing => {}
+            Event::Routed(routed) => {
+                self.settle(routed).await;
+                self.window.confirmed();
+            }
+            Event::Marked(posts, seq) => {
+                self.parts.reader.announce(seq);
+                self.window.mark(posts, seq);
+            }
+            Event::Checked(posts) => self.ready.extend(posts),
+            Event::TryAgain => {
+                let failed = std::mem::take(&mut self.failed);
+                let posts = self.read_all(failed).await;
+                self.checking.push_front(self.check(posts, stop));
+            }
+            Event::ExtendDue => self.extend().await,
+            Event::LostPosts(found) => self.parts.lost_posts.take(found),
+            Event::Pulled(Pulled { recreated, deliveries }) => {
+                if let Some(first) = recreated {
+                    self.parts.tracker.recreated(first);
+                }
+                self.parts.tracker.arrived(&deliveries);
+                for delivery in &deliveries {
+                    self.parts.lost_posts.arrived(delivery.stream_seq);
+                    self.trimmer.arrived(delivery);
+                }
+                let posts = self.read_all(deliveries).await;
+                self.checking.push_back(self.check(posts, stop));
             }
         }
+        ControlFlow::Continue(())
     }
 
-    /// Plans a post; where a rejoin hides an earlier interval, the bucket's history is read first.
-    async fn plan(&self, post: &Post<'_>) -> Result<Plan, NatsError> {
-        let plan = self.view.plan(post);
-        if plan.unsure.is_empty() {
-            return Ok(plan);
-        }
-        for member in &plan.unsure {
-            self.view.learn(post.channel, member).await?;
-        }
-        Ok(self.view.plan(post))
-    }
-
-    async fn settle(&mut self, routed: Routed) {
-        let Routed { delivery, copies, outcome } = routed;
-        let seq = delivery.stream_seq;
-        if !self.gate.is_open() {
+    /// Tells the broker that posts which wait here are still being worked on.
+    async fn extend(&mut self) {
+        if !self.parts.gate.is_open() {
             return;
         }
-        let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
-        add(&self.counters.copies, (copies - failed.len().min(copies)) as u64);
-        let (too_large, other): (Vec<_>, Vec<_>) =
-            failed.into_iter().partition(|(_, error)| matches!(error, NatsError::TooLarge { .. }));
-        if !too_large.is_empty() {
-            let lost = too_large.len();
-            add(&self.counters.given_up, lost as u64);
-            tracing::error!(space = %self.space, seq, lost, "copies are too large for INBOX and given up");
+        for delivery in self.ready.iter().map(|post| &post.delivery).chain(&self.failed) {
+            log_failure(&self.parts.space, "extend a post", delivery.progress().await);
         }
-        let answer = if let Some((_, error)) = other.first() {
-            let failed = other.len();
-            warn!(space = %self.space, seq, failed, %error, "copies are unconfirmed; the post is retried");
-            delivery.nak(Some(RETRY)).await
-        } else {
-            self.open.remove(&seq);
-            delivery.ack().await
-        };
-        log_failure(&self.space, "settle a post", answer);
+    }
+
+    /// Takes nothing more, settles what is under way, and returns the rest.
+    async fn wind_up(mut self) {
+        let mut left = self.parts.pulls.end(&self.parts.gate).await;
+        while let Some((posts, _)) = self.checking.next().await {
+            self.ready.extend(posts);
+        }
+        left.add(self.ready.drain(..).map(|post| post.delivery));
+        while let Some(routed) = self.under_way.next().await {
+            self.settle(routed).await;
+        }
+        left.add(self.failed.drain(..));
+        self.parts.pulls.give_back(left, &self.parts.gate).await;
+    }
+
+    fn check(&self, posts: Vec<Routable>, stop: &CancellationToken) -> Soon<(Vec<Routable>, bool)> {
+        let (gate, view) = (self.parts.gate.clone(), Arc::clone(&self.parts.view));
+        Box::pin(check(gate, view, self.parts.space.clone(), posts, stop.clone()))
     }
 }
 
@@ -381,25 +365,6 @@ async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
             Err(error) => {
                 warn!(%space, %error, "posts wait: INBOX does not answer");
                 tokio::time::sleep(MARK_AGAIN).await;
-            }
-        }
-    }
-}
-
-/// A consumer that begins with the first post that is not settled.
-fn resume_at(space: &Space, open: &BTreeSet<u64>, settled: u64) -> ConsumerConfig {
-    space.fanout_config(Some(open.first().copied().unwrap_or(settled + 1)))
-}
-
-/// Waits for a post's copies, telling the broker now and then that it is still worked on.
-async fn finish((delivery, copies, mut ticket): (Delivery, usize, Ticket)) -> Routed {
-    loop {
-        tokio::select! {
-            outcome = &mut ticket => return Routed { delivery, copies, outcome },
-            () = tokio::time::sleep(PROGRESS_EVERY) => {
-                if let Err(error) = delivery.progress().await {
-                    debug!(%error, "a post could not be extended");
-                }
             }
         }
     }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, Get, HeaderMap, NatsError, StoredMessage, WatchEvent};
 use cotal_rules::authorize::{DenyReason, Verdict};
-use cotal_rules::waiting;
+use cotal_rules::waiting::{self, Again};
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::{Bucket, SEQ_HEADER, dead_key, parse_dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use cotal_wire::{Lifecycle, Principal, Space};
-use tokio::sync::RwLock;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
@@ -25,13 +24,14 @@ use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
+use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
 use crate::state::view::{Feed, View, ViewError};
 use crate::state::watching::watch_all;
 
-/// DiscardScan at what is due at least this often, so that a missed wake-up costs little.
+/// What is due is looked for at least this often, so that a missed wake-up costs little.
 const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// How long an entry waits for a leave under way. A leave needs a few round trips.
@@ -143,8 +143,7 @@ pub(crate) struct Retrier {
     pub(crate) overflow: OverflowReports,
     /// Members whose parked entries are being lost, as told.
     pub(crate) losing: HashSet<Principal>,
-    /// Held for reading from a verdict until its hand-off is confirmed.
-    pub(crate) handing_off: Arc<RwLock<()>>,
+    pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) beat: LoopReporter,
 }
 
@@ -165,13 +164,13 @@ struct Garbage {
     due: Instant,
 }
 
-/// Starts the retrier; gives the lock that it holds for reading while it hands off.
+/// Starts the retrier.
 pub(crate) fn spawn(
     context: &LaneContext,
     book: DeadStore,
     overflow: OverflowReports,
-) -> Arc<RwLock<()>> {
-    let handing_off: Arc<RwLock<()>> = Arc::default();
+    in_flight: Arc<InFlightFence>,
+) {
     let retrier = Retrier {
         space: context.space.clone(),
         connection: context.connection.clone(),
@@ -183,11 +182,10 @@ pub(crate) fn spawn(
         remover: Remover::new(context),
         overflow,
         losing: HashSet::new(),
-        handing_off: Arc::clone(&handing_off),
+        in_flight,
         beat: context.reporter("the retrier"),
     };
     context.spawn("the retrier", retrier.run(context.stop.clone()));
-    handing_off
 }
 
 impl Retrier {
@@ -206,7 +204,9 @@ impl Retrier {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.beat.answered() => {}
-                event = watch.next() => self.note(event?),
+                event = watch.next() => {
+                    self.note(event.map_err(|error| ViewError::of_watch(error, &self.book.kv))?)?;
+                }
                 () = tokio::time::sleep(wait) => {
                     self.gate.open().await;
                     self.clear_garbage().await;
@@ -216,9 +216,14 @@ impl Retrier {
         }
     }
 
-    fn note(&mut self, event: WatchEvent) {
+    fn note(&mut self, event: WatchEvent) -> Result<(), ViewError> {
+        if let WatchEvent::Reset { bucket_recreated: true } = event {
+            // What stood in the bucket that is gone must not be retried out of memory.
+            return Err(ViewError::Recreated { bucket: self.space.bucket(Bucket::Dead) });
+        }
         self.apply(event);
         self.counters.parked.store(self.rows.parked.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn apply(&mut self, event: WatchEvent) {
@@ -335,9 +340,8 @@ impl Retrier {
             return self.lost(known).await;
         };
         let member = known.row.member();
-        // A recall waits until whoever was judged before it is handed off.
-        let handing_off = Arc::clone(&self.handing_off);
-        let _held = handing_off.read().await;
+        // A recall waits until whatever was judged before it is handed off.
+        let _in_flight = self.in_flight.begin();
         let mut verdict = judge(&member, &entry, &self.view.directory());
         if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
             self.view.learn(&entry.channel, &member).await?;
@@ -356,11 +360,11 @@ impl Retrier {
                     self.close(known).await
                 }
                 Err(error @ NatsError::TooLarge { .. }) => {
-                    self.again(known, DeadReason::TooLarge, true).await?;
+                    self.again(known, DeadReason::TooLarge).await?;
                     Err(error)
                 }
                 Err(error) => {
-                    self.again(known, DeadReason::HandoffFailed, false).await?;
+                    self.again(known, DeadReason::HandoffFailed).await?;
                     Err(error)
                 }
             },
@@ -374,11 +378,11 @@ impl Retrier {
                     self.close(known).await
                 }
                 Err(error) => {
-                    self.again(known, DeadReason::DeleteFailed, false).await?;
+                    self.again(known, DeadReason::DeleteFailed).await?;
                     Err(error)
                 }
             },
-            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow, false).await,
+            Verdict::NoAclRow => self.again(known, DeadReason::NoAclRow).await,
             Verdict::Leaving => {
                 self.put_off(known);
                 Ok(())
@@ -426,9 +430,14 @@ impl Retrier {
     }
 
     /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
+    /// One that was to be removed is gone by a delete whose answer was lost.
     /// It is told once a member and episode, which ends when one of its parked entries is delivered.
     async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
         let row = &known.row;
+        if waiting::is_removed(row.reason) {
+            add(&self.counters.denied, 1);
+            return self.close(known).await;
+        }
         if self.losing.insert(row.owner.clone()) {
             error!(
                 space = %self.space, member = %row.owner, channel = %row.channel,
@@ -443,29 +452,24 @@ impl Retrier {
         Ok(())
     }
 
-    async fn again(
-        &mut self,
-        known: Known,
-        reason: DeadReason,
-        now_over: bool,
-    ) -> Result<(), NatsError> {
+    async fn again(&mut self, known: Known, reason: DeadReason) -> Result<(), NatsError> {
         if !self.gate.is_open() {
             return Ok(());
         }
         let Known { mut row, revision, .. } = known;
-        let now = now_ms();
-        row.attempts += 1;
+        let again = waiting::parked_again(row.reason, row.attempts, reason, now_ms());
         row.reason = reason;
-        if now_over || row.attempts > waiting::MAX_REDELIVERIES {
-            row.state = DeadState::GivenUp;
-            row.next_at = 0;
-            add(&self.counters.given_up, 1);
-            error!(
-                space = %self.space, member = %row.owner, seq = row.seq, reason = ?row.reason,
-                "a parked entry is given up; `cotal dead` lists it"
-            );
-        } else {
-            row.next_at = now + waiting::retry_delay_ms(row.attempts);
+        match again {
+            Again::At { attempts, next_at } => (row.attempts, row.next_at) = (attempts, next_at),
+            Again::GiveUp { attempts } => {
+                (row.attempts, row.next_at) = (attempts, 0);
+                row.state = DeadState::GivenUp;
+                add(&self.counters.given_up, 1);
+                error!(
+                    space = %self.space, member = %row.owner, seq = row.seq, ?reason,
+                    "a parked entry is given up; `cotal dead` lists it"
+                );
+            }
         }
         let seq = row.seq;
         let revision = self.book.kv.update(&dead_key(seq), encode(&row), revision).await?;

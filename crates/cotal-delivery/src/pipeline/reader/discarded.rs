@@ -16,9 +16,9 @@ use crate::counters::Counters;
 pub(crate) const DISCARD_SCAN_EVERY: Duration = Duration::from_secs(10);
 
 /// An owner and the first entry that INBOX still holds of it, at or above its lowest waiting one.
-type FirstHeld = (Lifecycle, u64);
+pub(crate) type FirstHeld = (Lifecycle, u64);
 
-/// DiscardScan that are under way, beside the reader and never in its way.
+/// Looks for discarded entries, beside the reader and never in its way.
 pub(crate) struct DiscardScan {
     space: Space,
     connection: Connection,

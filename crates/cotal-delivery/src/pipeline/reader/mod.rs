@@ -8,227 +8,276 @@
 pub(crate) mod discarded;
 pub(crate) mod judge;
 pub(crate) mod retired;
+mod settle;
 pub(crate) mod start;
 pub(crate) mod waiting;
 
+use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cotal_nats::{BatchError, Delivery, Gather, NatsError, Outgoing, PullError, Ticket, Writer};
+use cotal_nats::{BatchError, Delivery, Gather, Outgoing, PullError, Writer};
 use cotal_rules::authorize::{DenyReason, Verdict};
-use cotal_rules::waiting::{Wait, Waiting};
-use cotal_wire::control::WaitingEntry;
+use cotal_rules::backoff::Backoff;
 use cotal_wire::envelope::{self, InboxEntry};
 use cotal_wire::names::SEQ_HEADER;
-use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
+use cotal_wire::rows::DeadReason;
 use cotal_wire::streams::ConsumerConfig;
 use cotal_wire::{Lifecycle, Space};
+use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
-use futures_util::{Stream, StreamExt as _};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, Interval, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
-use crate::clock::now_ms;
 use crate::consumer::answers::log_failure;
-use crate::consumer::pull_source::PullSource;
+use crate::consumer::pull_schedule::{Load, PullSchedule};
+use crate::consumer::pull_source::{PullSource, Pulled};
+use crate::consumer::tracker::Tracker;
 use crate::counters::{Counters, add};
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
+use crate::pipeline::in_flight::{HandOffInFlight, InFlightFence};
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::parked::{self, About, DeadStore};
-use crate::pipeline::progress::{Batches, ReaderProgress};
-use crate::pipeline::reader::retired::Remover;
-use crate::pipeline::reader::waiting::WaitingList;
+use crate::pipeline::parked::DeadStore;
+use crate::pipeline::progress::ProgressPublisher;
 use crate::state::view::{Feed, View};
-use discarded::DiscardScan;
+use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
 use judge::judge;
+use retired::Remover;
+use settle::{Recorded, Removed};
+use waiting::SharedWaiting;
 
 /// Most entries taken at once.
 const BATCH: usize = 1_000;
-/// While batches are under way, a batch this large does not wait for more: each costs a round trip.
-const GATHER: Gather = Gather { enough: 256, within: Duration::from_millis(5) };
-/// Batches being proven fresh or handed off at once, so that nobody waits for a round trip; with
+/// Six batches are proven fresh or handed off at once, so that nobody waits for a round trip; with
 /// [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
-const BATCHES: usize = 6;
-/// Records of entries that leave the reader, under way at once.
-const RECORDS: usize = 64;
-/// Removals for retired lifecycles under way at once.
-const REMOVALS: usize = 64;
+const SCHEDULE: PullSchedule =
+    PullSchedule { batches: 6, gather: Gather { enough: 256, within: Duration::from_millis(5) } };
 
-/// Everything the reader needs.
-pub(crate) struct Reader {
+/// How often the broker is told that an entry is still being worked on.
+const EXTEND_EVERY: Duration = Duration::from_secs(15);
+
+/// What the reader works with.
+pub(crate) struct ReaderParts {
     pub(crate) space: Space,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
     pub(crate) pulls: PullSource,
+    pub(crate) tracker: Tracker,
+    pub(crate) progress: ProgressPublisher,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) progress: Arc<watch::Sender<ReaderProgress>>,
-    pub(crate) batches: Arc<watch::Sender<Batches>>,
+    pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) dead: DeadStore,
     pub(crate) overflow: OverflowReports,
-    pub(crate) waiting: Waiting,
-    /// Entries that were waiting_list to the consumer; where to go on if it vanishes.
-    pub(crate) waiting_list: WaitingList,
-    /// The last entry settled before this lane.
-    pub(crate) floor: u64,
+    /// Entries that wait.
+    pub(crate) waiting: SharedWaiting,
     pub(crate) remover: Remover,
-    /// Removals under way.
-    pub(crate) removals: JoinSet<Removed>,
-    /// Records of the dead bucket under way.
-    pub(crate) records: JoinSet<Recorded>,
-    /// DiscardScan for waiting entries that the store's cap took.
     pub(crate) discard_scan: DiscardScan,
     pub(crate) beat: LoopReporter,
 }
 
-/// An entry that leaves the reader, and whether the dead bucket holds it.
-pub(crate) struct Recorded {
-    delivery: Delivery,
-    state: DeadState,
-    recorded: Result<(), NatsError>,
+/// The trusted reader.
+pub(crate) struct Reader {
+    parts: ReaderParts,
+    /// Batches that wait until the view is proven current, in the order in which they came.
+    checking: FuturesOrdered<Soon<(Batch, bool)>>,
+    /// Batches whose copies are on their way, in the same order.
+    handing_off: FuturesOrdered<Soon<HandOff>>,
+    /// Entries that DLV did not take, until they are judged and handed off again. While it takes nothing
+    /// at all they stay here, unanswered: then fan-out waits, and CHAT keeps what is posted.
+    kept: Batch,
+    try_again_at: Instant,
+    backoff: Backoff,
+    extend_due: Interval,
+    /// Removals for retired lifecycles under way.
+    removals: JoinSet<Removed>,
+    /// Records of the dead bucket under way.
+    records: JoinSet<Recorded>,
+    scan_due: Interval,
 }
 
-/// An entry and what became of its removal.
-pub(crate) type Removed = (Read, Result<(), NatsError>);
+/// Work that is under way.
+type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// An entry that has been read.
-pub(crate) struct Read {
+struct Read {
     delivery: Delivery,
     member: Lifecycle,
     entry: InboxEntry,
+    /// Whether it was kept, and stands among what waits.
+    is_kept: bool,
 }
 
-/// A batch as it was taken: the last sequence it was taken with, and what was left behind it.
-struct Batch {
-    entries: Vec<Read>,
-    last: u64,
-    pending: u64,
-}
+/// Entries that are decided together.
+type Batch = Vec<Read>;
 
-/// A batch whose copies are under way; `entries` and `copies` run in parallel.
+/// A batch whose copies are settled: `entries` and the copies run in parallel.
 struct HandOff {
     entries: Vec<Read>,
     outcome: Result<(), BatchError>,
-    last: u64,
-    pending: u64,
+    /// A recall waits until this is dropped.
+    in_flight: HandOffInFlight,
+}
+
+/// What the reader does next.
+enum Event {
+    Stop,
+    /// Nothing to decide: whoever asked has been answered, or progress was looked at.
+    Nothing,
+    HandedOff(HandOff),
+    /// A batch, and whether the view is as current as it.
+    Checked(Batch, bool),
+    Recorded(Recorded),
+    Removed(Removed),
+    ScanDue,
+    Scanned(Vec<FirstHeld>),
+    TryAgain,
+    ExtendDue,
+    Pulled(Pulled),
 }
 
 impl Reader {
+    pub(crate) fn new(parts: ReaderParts) -> Self {
+        Self {
+            parts,
+            checking: FuturesOrdered::new(),
+            handing_off: FuturesOrdered::new(),
+            kept: Vec::new(),
+            try_again_at: Instant::now(),
+            backoff: Backoff::default(),
+            extend_due: interval(EXTEND_EVERY),
+            removals: JoinSet::new(),
+            records: JoinSet::new(),
+            scan_due: interval(DISCARD_SCAN_EVERY),
+        }
+    }
+
     /// Reads entries until told to stop; then finishes what is under way.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
-        let mut checking = FuturesOrdered::new();
-        let mut under_way = FuturesOrdered::new();
-        let mut untouched = Vec::new();
-        let mut look = tokio::time::interval(discarded::DISCARD_SCAN_EVERY);
-        loop {
-            let batches = checking.len() + under_way.len();
-            let gather = if batches == 0 { Gather::default() } else { GATHER };
-            let batch = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = self.beat.answered() => continue,
-                Some(done) = under_way.next(), if !under_way.is_empty() => {
-                    self.settle(done, batches == 1).await;
-                    continue;
-                }
-                Some(checked) = checking.next(), if !checking.is_empty() => match checked {
-                    // It was fresh when it was proven; meanwhile the process may have been paused.
-                    (batch, true) if !self.gate.is_open() => {
-                        checking.push_front(self.check(batch, &stop));
-                        continue;
-                    }
-                    (batch, true) => {
-                        under_way.extend(self.hand_off(batch).await);
-                        continue;
-                    }
-                    (batch, false) => {
-                        untouched.extend(batch.entries);
-                        break;
-                    }
-                },
-                Some(Ok(recorded_in_dead)) = self.records.join_next(), if !self.records.is_empty() => {
-                    self.recorded_in_dead(recorded_in_dead).await;
-                    continue;
-                }
-                Some(Ok(removed)) = self.removals.join_next(), if !self.removals.is_empty() => {
-                    self.removed(removed).await;
-                    continue;
-                }
-                _ = look.tick(), if self.discard_scan.is_idle() && !self.waiting.is_empty() => {
-                    self.discard_scan.begin(self.waiting.lowest());
-                    continue;
-                }
-                found = self.discard_scan.found(), if !self.discard_scan.is_idle() => {
-                    self.forget_evicted(found);
-                    continue;
-                }
-                batch = self.pulls.next(&mut self.gate, BATCH, gather, || {
-                    let settled = self.floor.max(self.progress.borrow().taken);
-                    resume_at(&self.space, &self.waiting_list, settled)
-                }), if batches < BATCHES => batch?,
-            };
-            let Some(last) = batch.last() else { continue };
-            let (last, pending) = (last.stream_seq, last.pending);
-            self.progress.send_modify(|p| p.idle = false);
-            let batch = Batch { entries: self.read_all(batch).await, last, pending };
-            checking.push_back(self.check(batch, &stop));
-        }
-        self.wind_up(untouched, checking, under_way).await;
+        let untouched = loop {
+            self.parts.progress.publish(self.parts.tracker.done());
+            let event = self.next_event(&stop).await?;
+            if let ControlFlow::Break(untouched) = self.take(event, &stop).await {
+                break untouched;
+            }
+        };
+        self.wind_up(untouched).await;
         Ok(())
     }
 
+    /// What happens next. Cancel-safe throughout, so that nothing is lost by what happens first.
+    async fn next_event(&mut self, stop: &CancellationToken) -> Result<Event, PullError> {
+        let under_way = self.checking.len() + self.handing_off.len();
+        let batches = under_way + self.kept.len().div_ceil(BATCH);
+        let pull = SCHEDULE.next(Load { batches, is_busy: under_way > 0 });
+        let parts = &mut self.parts;
+        let scan_is_idle = parts.discard_scan.is_idle();
+        let (settled, awaited) = (parts.tracker.done(), parts.progress.awaited());
+        let waits = !parts.waiting.lock().is_empty();
+        Ok(tokio::select! {
+            biased;
+            () = stop.cancelled() => Event::Stop,
+            () = parts.beat.answered() => Event::Nothing,
+            Some(done) = self.handing_off.next() => Event::HandedOff(done),
+            Some((batch, is_fresh)) = self.checking.next() => Event::Checked(batch, is_fresh),
+            Some(Ok(recorded)) = self.records.join_next() => Event::Recorded(recorded),
+            Some(Ok(removed)) = self.removals.join_next() => Event::Removed(removed),
+            () = parts.tracker.look(awaited) => Event::Nothing,
+            () = parts.progress.awaited_changed() => Event::Nothing,
+            _ = self.scan_due.tick(), if scan_is_idle && waits => Event::ScanDue,
+            found = parts.discard_scan.found(), if !scan_is_idle => Event::Scanned(found),
+            () = sleep_until(self.try_again_at), if !self.kept.is_empty() => Event::TryAgain,
+            _ = self.extend_due.tick() => Event::ExtendDue,
+            pulled = parts.pulls.next(&mut parts.gate, BATCH, pull.unwrap_or_default(), || {
+                resume_at(&parts.space, &parts.waiting, settled)
+            }), if pull.is_some() => Event::Pulled(pulled?),
+        })
+    }
+
+    /// Decides on an event. Breaks with what was not worked on.
+    async fn take(&mut self, event: Event, stop: &CancellationToken) -> ControlFlow<Batch> {
+        match event {
+            Event::Stop => return ControlFlow::Break(Vec::new()),
+            Event::Nothing => {}
+            Event::HandedOff(done) => self.settle(done).await,
+            Event::Checked(batch, false) => return ControlFlow::Break(batch),
+            // It was fresh when it was proven; meanwhile the process may have been paused.
+            Event::Checked(batch, true) if !self.parts.gate.is_open() => {
+                self.checking.push_front(self.check(batch, stop));
+            }
+            Event::Checked(batch, true) => self.hand_off(batch).await,
+            Event::Recorded(recorded) => self.recorded(recorded).await,
+            Event::Removed(removed) => self.removed(removed).await,
+            Event::ScanDue => {
+                let lowest = self.parts.waiting.lock().lowest();
+                self.parts.discard_scan.begin(lowest);
+            }
+            Event::TryAgain => {
+                let mut kept = std::mem::take(&mut self.kept);
+                kept.sort_unstable_by_key(|read| read.delivery.stream_seq);
+                self.checking.push_front(self.check(kept, stop));
+            }
+            Event::ExtendDue => self.extend().await,
+            Event::Scanned(found) => self.forget_evicted(found),
+            Event::Pulled(Pulled { recreated, deliveries }) => {
+                if let Some(first) = recreated {
+                    self.parts.tracker.recreated(first);
+                }
+                self.parts.tracker.arrived(&deliveries);
+                let batch = self.read_all(deliveries).await;
+                if !batch.is_empty() {
+                    self.checking.push_back(self.check(batch, stop));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     /// Takes nothing more, settles what is under way, and returns the rest.
-    async fn wind_up(
-        mut self,
-        mut untouched: Vec<Read>,
-        mut checking: impl Stream<Item = (Batch, bool)> + Unpin,
-        mut under_way: impl Stream<Item = HandOff> + Unpin,
-    ) {
-        let mut left = self.pulls.end(&self.gate).await;
-        while let Some((batch, _)) = checking.next().await {
-            untouched.extend(batch.entries);
+    async fn wind_up(mut self, mut untouched: Batch) {
+        let mut left = self.parts.pulls.end(&self.parts.gate).await;
+        while let Some((batch, _)) = self.checking.next().await {
+            untouched.extend(batch);
         }
+        while let Some(done) = self.handing_off.next().await {
+            self.settle(done).await;
+        }
+        untouched.append(&mut self.kept);
         left.add(untouched.into_iter().map(|read| read.delivery));
-        while let Some(done) = under_way.next().await {
-            self.settle(done, false).await;
-        }
-        self.pulls.give_back(left, &self.gate).await;
-        while let Some(Ok(recorded_in_dead)) = self.records.join_next().await {
-            self.recorded_in_dead(recorded_in_dead).await;
+        self.parts.pulls.give_back(left, &self.parts.gate).await;
+        while let Some(Ok(recorded)) = self.records.join_next().await {
+            self.recorded(recorded).await;
         }
         while let Some(Ok(removed)) = self.removals.join_next().await {
             self.removed(removed).await;
         }
     }
 
-    fn check(
-        &self,
-        batch: Batch,
-        stop: &CancellationToken,
-    ) -> impl Future<Output = (Batch, bool)> + use<> {
-        let (gate, view) = (self.gate.clone(), Arc::clone(&self.view));
-        check(gate, view, self.space.clone(), batch, stop.clone())
+    fn check(&self, batch: Batch, stop: &CancellationToken) -> Soon<(Batch, bool)> {
+        let parts = &self.parts;
+        let (gate, view) = (parts.gate.clone(), Arc::clone(&parts.view));
+        Box::pin(check(gate, view, parts.space.clone(), batch, stop.clone()))
     }
 
-    /// Judges a batch and hands its copies to the writer. `None` when it is settled already.
-    async fn hand_off(&mut self, batch: Batch) -> Option<impl Future<Output = HandOff> + use<>> {
-        let Batch { entries, last, pending } = batch;
-        let (entries, copies) = self.judge_all(entries).await;
-        match self.writer.submit(copies).await {
-            Ok(ticket) => Some(finish(entries, ticket, last, pending)),
-            Err(error) => {
-                self.all_wait(entries, &error).await;
-                self.batches.send_modify(|batches| batches.settled += 1);
-                None
-            }
+    /// Judges a batch and hands its copies to the writer.
+    async fn hand_off(&mut self, batch: Batch) {
+        let (entries, copies, in_flight) = self.judge_all(batch).await;
+        if entries.is_empty() {
+            return;
+        }
+        match self.parts.writer.submit(copies).await {
+            Ok(ticket) => self.handing_off.push_back(Box::pin(async move {
+                HandOff { entries, outcome: ticket.await, in_flight }
+            })),
+            Err(error) => self.keep(entries, &error),
         }
     }
 
-    async fn read_all(&self, batch: Vec<Delivery>) -> Vec<Read> {
+    async fn read_all(&mut self, batch: Vec<Delivery>) -> Batch {
         let mut entries = Vec::with_capacity(batch.len());
         for delivery in batch {
             entries.extend(self.read(delivery).await);
@@ -238,55 +287,59 @@ impl Reader {
 
     /// Reads an entry, or ends what is none: only the daemon writes INBOX, so this is a forgery that
     /// a broker reply put there.
-    async fn read(&self, delivery: Delivery) -> Option<Read> {
-        let member = self.space.parse_dinbox(&delivery.subject);
+    async fn read(&mut self, delivery: Delivery) -> Option<Read> {
+        let parts = &mut self.parts;
+        let member = parts.space.parse_dinbox(&delivery.subject);
         match (member, envelope::parse_entry(&delivery.payload)) {
             (Some(member), Ok(entry)) => {
-                return Some(Read { delivery, member, entry });
+                return Some(Read { delivery, member, entry, is_kept: false });
             }
             (member, entry) => {
                 let why = entry.err().map(|e| e.to_string());
                 warn!(
-                    space = %self.space, seq = delivery.stream_seq, ?member, why,
+                    space = %parts.space, seq = delivery.stream_seq, ?member, why,
                     "an entry that the daemon did not write is ended"
                 );
             }
         }
-        add(&self.counters.denied, 1);
-        log_failure(&self.space, "end an entry", delivery.term().await);
+        add(&parts.counters.denied, 1);
+        parts.tracker.dealt_with(delivery.stream_seq);
+        log_failure(&parts.space, "end an entry", delivery.term().await);
         None
     }
 
     /// Judges a batch; where a rejoin hides an earlier interval, the bucket's history is read and
     /// the entry is judged once more. An entry whose history cannot be read waits.
-    async fn verdicts(&self, entries: &[Read]) -> Vec<Option<Verdict>> {
-        let mut verdicts: Vec<_> = {
-            let directory = self.view.directory();
-            // Counted under the lock: an ACL that changes after it is judged by a later batch.
-            self.batches.send_modify(|batches| batches.judged += 1);
-            entries.iter().map(|it| Some(judge(&it.member, &it.entry, &directory))).collect()
+    async fn verdicts(&mut self, entries: &[Read]) -> (Vec<Option<Verdict>>, HandOffInFlight) {
+        let parts = &mut self.parts;
+        let (mut verdicts, in_flight): (Vec<_>, _) = {
+            let directory = parts.view.directory();
+            // Begun under the lock: an ACL that changes after it is judged by a later batch.
+            let in_flight = parts.in_flight.begin();
+            let judged = entries.iter().map(|it| Some(judge(&it.member, &it.entry, &directory)));
+            (judged.collect(), in_flight)
         };
         let unsure = Some(Verdict::Deny(DenyReason::EarlierGeneration));
         for (read, verdict) in entries.iter().zip(&mut verdicts) {
             if *verdict == unsure {
-                *verdict = match self.view.learn(&read.entry.channel, &read.member).await {
-                    Ok(()) => Some(judge(&read.member, &read.entry, &self.view.directory())),
+                *verdict = match parts.view.learn(&read.entry.channel, &read.member).await {
+                    Ok(()) => Some(judge(&read.member, &read.entry, &parts.view.directory())),
                     Err(error) => {
-                        warn!(space = %self.space, %error, "an entry waits: its membership is unknown");
+                        warn!(space = %parts.space, %error, "an entry waits: its membership is unknown");
                         None
                     }
                 };
             }
         }
-        verdicts
+        (verdicts, in_flight)
     }
 
     /// Decides every entry of a batch against one state of the view.
-    async fn judge_all(&mut self, entries: Vec<Read>) -> (Vec<Read>, Vec<Outgoing>) {
-        let verdicts = self.verdicts(&entries).await;
-        let mut released = Vec::with_capacity(entries.len());
-        let mut copies = Vec::with_capacity(entries.len());
-        for (read, verdict) in entries.into_iter().zip(verdicts) {
+    async fn judge_all(&mut self, batch: Batch) -> (Vec<Read>, Vec<Outgoing>, HandOffInFlight) {
+        let (verdicts, in_flight) = self.verdicts(&batch).await;
+        let mut released = Vec::with_capacity(batch.len());
+        let mut copies = Vec::with_capacity(batch.len());
+        for (read, verdict) in batch.into_iter().zip(verdicts) {
             let Some(verdict) = verdict else {
                 self.wait(read, DeadReason::HandoffFailed).await;
                 continue;
@@ -297,13 +350,13 @@ impl Reader {
                     released.push(read);
                 }
                 Verdict::Deny(reason) => {
-                    let Read { delivery, member, entry } = read;
+                    let Read { delivery, member, entry, .. } = read;
                     self.no_longer_waits(&member, delivery.stream_seq);
                     debug!(
-                        space = %self.space, %member.principal, channel = %entry.channel,
+                        space = %self.parts.space, %member.principal, channel = %entry.channel,
                         seq = entry.seq, ?reason, "an entry is not released"
                     );
-                    self.end(delivery, &self.counters.denied).await;
+                    self.end(delivery, |counters| &counters.denied).await;
                 }
                 Verdict::Retired => self.remove(read).await,
                 Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
@@ -311,207 +364,15 @@ impl Reader {
                 Verdict::Leaving => self.wait(read, DeadReason::HandoffFailed).await,
             }
         }
-        (released, copies)
-    }
-
-    /// Starts the removal of an entry of a retired lifecycle (RDR-4).
-    async fn remove(&mut self, read: Read) {
-        if self.removals.len() >= REMOVALS
-            && let Some(Ok(removed)) = self.removals.join_next().await
-        {
-            self.removed(removed).await;
-        }
-        let remover = self.remover.clone();
-        self.removals.spawn(async move {
-            let seq = read.delivery.stream_seq;
-            let outcome = remover.remove(&read.member, &read.entry, seq).await;
-            (read, outcome)
-        });
-    }
-
-    /// Acks a removed entry. One whose removal was under way when serving stopped is left as it is,
-    /// so that the daemon that serves next meets it again (RDR-6).
-    async fn removed(&mut self, (read, outcome): Removed) {
-        if !self.gate.is_open() {
-            return;
-        }
-        match outcome {
-            Ok(()) => {
-                self.no_longer_waits(&read.member, read.delivery.stream_seq);
-                self.end(read.delivery, &self.counters.denied).await;
-            }
-            Err(error) => {
-                warn!(
-                    space = %self.space, %error, seq = read.delivery.stream_seq,
-                    "an entry of a retired lifecycle could not be removed and is retried"
-                );
-                self.wait(read, DeadReason::DeleteFailed).await;
-            }
-        }
+        (released, copies, in_flight)
     }
 
     fn copy(&self, read: &Read) -> Outgoing {
         Outgoing {
-            subject: self.space.dlv(&read.member).into(),
+            subject: self.parts.space.dlv(&read.member).into(),
             msg_id: read.delivery.msg_id().map(str::to_owned),
             number: Some((SEQ_HEADER, read.entry.seq)),
             payload: read.entry.msg.clone(),
-        }
-    }
-
-    async fn end(&self, delivery: Delivery, count: &AtomicU64) {
-        if !self.gate.is_open() {
-            return;
-        }
-        add(count, 1);
-        log_failure(&self.space, "ack an entry", delivery.ack().await);
-    }
-
-    async fn settle(&mut self, done: HandOff, last_one: bool) {
-        let HandOff { entries, outcome, last, pending } = done;
-        let failed = outcome.err().map(|error| error.failed).unwrap_or_default();
-        self.hand_offs(&entries, &failed);
-        let mut failures = failed.into_iter().peekable();
-        for (index, read) in entries.into_iter().enumerate() {
-            match failures.next_if(|(failed, _)| *failed == index) {
-                None => self.delivered(read).await,
-                Some((_, NatsError::TooLarge { .. })) => {
-                    self.give_up(read, DeadReason::TooLarge).await;
-                }
-                Some((_, error)) => {
-                    warn!(space = %self.space, %error, seq = read.entry.seq, "a hand-off failed");
-                    self.wait(read, DeadReason::HandoffFailed).await;
-                }
-            }
-        }
-        self.batches.send_modify(|batches| batches.settled += 1);
-        self.count_waiting();
-        self.progress.send_modify(|progress| {
-            progress.taken = progress.taken.max(last);
-            progress.idle = pending == 0 && last_one;
-        });
-    }
-
-    fn hand_offs(&self, entries: &[Read], failed: &[(usize, NatsError)]) {
-        let stored = |index: &usize| !failed.iter().any(|(at, _)| at == index);
-        let members =
-            entries.iter().enumerate().filter(|(index, _)| failed.is_empty() || stored(index));
-        self.overflow.handed_off(members.map(|(_, read)| &read.member));
-    }
-
-    async fn delivered(&mut self, read: Read) {
-        if read.delivery.delivered > 1 {
-            self.no_longer_waits(&read.member, read.delivery.stream_seq);
-        }
-        self.end(read.delivery, &self.counters.delivered).await;
-    }
-
-    fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
-        for (owner, first_held) in found {
-            let lost = self.waiting.release_below(&owner, first_held);
-            lost.iter().for_each(|seq| self.waiting_list.forget(*seq));
-            if !lost.is_empty() {
-                discarded::tell(&self.space, &self.counters, &owner, lost.len());
-            }
-        }
-        self.count_waiting();
-    }
-
-    fn count_waiting(&self) {
-        let waiting = self.waiting.len() as u64;
-        self.counters.waiting.store(waiting, Ordering::Relaxed);
-    }
-
-    fn no_longer_waits(&mut self, member: &Lifecycle, seq: u64) {
-        if self.waiting.release(member, seq) {
-            self.waiting_list.forget(seq);
-        }
-    }
-
-    async fn all_wait(&mut self, entries: Vec<Read>, error: &NatsError) {
-        warn!(space = %self.space, %error, "hand-offs wait");
-        for read in entries {
-            self.wait(read, DeadReason::HandoffFailed).await;
-        }
-    }
-
-    /// Retries later, parks, or gives up: by the rules, and never at another owner's cost.
-    async fn wait(&mut self, read: Read, reason: DeadReason) {
-        if !self.gate.is_open() {
-            return;
-        }
-        let Read { delivery, member, entry } = read;
-        let (seq, attempt) = (delivery.stream_seq, delivery.delivered);
-        let now = now_ms();
-        match self.waiting.on_wait(&member, seq, attempt, now) {
-            Wait::Retry { delay_ms } => {
-                self.waiting_list.note(WaitingEntry {
-                    seq,
-                    member: member.principal.clone(),
-                    channel: entry.channel.clone(),
-                    chat_seq: entry.seq,
-                    reason,
-                    attempts: attempt,
-                    first_at: now,
-                });
-                let delay = Duration::from_millis(delay_ms.unsigned_abs());
-                log_failure(&self.space, "return an entry", delivery.nak(Some(delay)).await);
-            }
-            Wait::Park { next_at } => {
-                self.waiting_list.forget(seq);
-                let about =
-                    About { seq, member: &member, entry: &entry, reason, attempts: attempt };
-                self.book(delivery, parked::parked(&about, now, next_at)).await;
-            }
-            Wait::GiveUp => self.give_up(Read { delivery, member, entry }, reason).await,
-        }
-    }
-
-    async fn give_up(&mut self, read: Read, reason: DeadReason) {
-        if !self.gate.is_open() {
-            return;
-        }
-        let Read { delivery, member, entry } = read;
-        let (seq, attempts) = (delivery.stream_seq, delivery.delivered);
-        error!(
-            space = %self.space, %member.principal, channel = %entry.channel, seq = entry.seq,
-            ?reason, attempts, "an entry is given up; `cotal dead` lists it"
-        );
-        self.no_longer_waits(&member, seq);
-        let about = About { seq, member: &member, entry: &entry, reason, attempts };
-        self.book(delivery, parked::given_up(&about, now_ms())).await;
-    }
-
-    /// Starts to record an entry that leaves the reader; what comes behind it does not wait for that.
-    async fn book(&mut self, delivery: Delivery, row: DeadRow) {
-        if self.records.len() >= RECORDS
-            && let Some(Ok(recorded_in_dead)) = self.records.join_next().await
-        {
-            self.recorded_in_dead(recorded_in_dead).await;
-        }
-        let dead = self.dead.clone();
-        self.records.spawn(async move {
-            let recorded = dead.record(&row).await;
-            Recorded { delivery, state: row.state, recorded }
-        });
-    }
-
-    /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
-    async fn recorded_in_dead(&self, recorded_in_dead: Recorded) {
-        let Recorded { delivery, state, recorded } = recorded_in_dead;
-        if !self.gate.is_open() {
-            return;
-        }
-        match recorded {
-            Ok(()) => {
-                add(&self.counters.given_up, u64::from(state == DeadState::GivenUp));
-                log_failure(&self.space, "ack an entry", delivery.ack().await);
-            }
-            Err(error) => {
-                warn!(space = %self.space, %error, "an entry could not be recorded and comes again");
-                let again = delivery.nak(Some(Duration::from_secs(2))).await;
-                log_failure(&self.space, "return an entry", again);
-            }
         }
     }
 }
@@ -532,13 +393,13 @@ async fn check(
             fresh = async {
                 gate.open().await;
                 view.fresh(&[Feed::Members, Feed::Acl]).await?;
-                let entries = batch.entries.iter();
+                let entries = batch.iter();
                 view.leaves_passed(entries.map(|read| (&read.member, &read.entry))).await
             } => match fresh {
                 Ok(()) => return (batch, true),
                 Err(error) => {
                     warn!(%space, %error, "entries wait: the view is not current");
-                    for read in &batch.entries {
+                    for read in &batch {
                         let extended = read.delivery.progress().await;
                         log_failure(&space, "extend an entry", extended);
                     }
@@ -549,14 +410,10 @@ async fn check(
 }
 
 /// A consumer that begins with the first entry that is not settled.
-fn resume_at(space: &Space, waiting_list: &WaitingList, settled: u64) -> ConsumerConfig {
+fn resume_at(space: &Space, waiting: &SharedWaiting, settled: u64) -> ConsumerConfig {
     ConsumerConfig {
         deliver_policy: "by_start_sequence".into(),
-        opt_start_seq: Some(waiting_list.first().unwrap_or(settled + 1)),
+        opt_start_seq: Some(waiting.lock().first().unwrap_or(settled + 1).min(settled + 1)),
         ..space.reader_config()
     }
-}
-
-async fn finish(entries: Vec<Read>, ticket: Ticket, last: u64, pending: u64) -> HandOff {
-    HandOff { entries, outcome: ticket.await, last, pending }
 }

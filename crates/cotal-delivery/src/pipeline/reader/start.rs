@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use cotal_nats::Writer;
-use cotal_rules::waiting::Waiting;
 use cotal_wire::names::READER;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use super::Reader;
 use super::discarded::DiscardScan;
 use super::retired::Remover;
-use super::waiting::WaitingList;
+use super::waiting::SharedWaiting;
+use super::{Reader, ReaderParts};
 use crate::consumer::ack_wait::ShortAckWait;
 use crate::consumer::pull_source::{PullSource, bind};
+use crate::consumer::tracker::Tracker;
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
+use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::parked::DeadStore;
-use crate::pipeline::progress::{Batches, ReaderProgress};
+use crate::pipeline::progress::{ReaderProgress, reader_progress};
 
 /// Entries pulled ahead of judging.
 const PULL_ENTRIES: usize = 2_000;
@@ -27,9 +26,8 @@ const PULL_ENTRIES: usize = 2_000;
 pub(crate) struct ReaderState {
     /// The last entry that stood in INBOX when it started.
     pub(crate) backlog: u64,
-    pub(crate) progress: watch::Receiver<ReaderProgress>,
-    pub(crate) batches: watch::Receiver<Batches>,
-    pub(crate) waiting_list: WaitingList,
+    pub(crate) progress: ReaderProgress,
+    pub(crate) waiting: SharedWaiting,
 }
 
 /// Starts the reader.
@@ -38,39 +36,36 @@ pub(crate) async fn spawn(
     writer: Writer,
     dead: DeadStore,
     overflow: OverflowReports,
+    in_flight: Arc<InFlightFence>,
 ) -> Result<ReaderState, LaneError> {
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.inbox_stream();
-    let info = bind(context, &stream, &space.reader_config()).await?;
-    ShortAckWait::spawn(context, &stream, &info, Some(Arc::clone(counters)));
-    let progress = Arc::new(watch::Sender::new(ReaderProgress::default()));
-    if info.num_pending == 0 && info.num_ack_pending == 0 {
-        progress.send_replace(ReaderProgress::idle());
-    }
+    // Before the consumer is looked at, so that what the look shows is true of all up to it.
     let backlog = context.ask("cannot read INBOX", || connection.last_seq(&stream)).await?;
-    let batches: Arc<watch::Sender<Batches>> = Arc::default();
-    let waiting_list = WaitingList::default();
-    let reader = Reader {
+    let info = bind(context, &stream, &space.reader_config()).await?;
+    let tracker = Tracker::new(connection, &info, backlog);
+    let waiting = SharedWaiting::default();
+    let on_purpose = waiting.clone();
+    let unanswered = move || on_purpose.len();
+    ShortAckWait::spawn(context, &info, unanswered, tracker.is_proven_watch());
+    let (publisher, progress) = reader_progress();
+    let reader = Reader::new(ReaderParts {
         space: space.clone(),
         view: Arc::clone(view),
         writer,
         pulls: PullSource::open(context, &stream, READER, PULL_ENTRIES).await?,
+        tracker,
+        progress: publisher,
         gate: gate.clone(),
         counters: Arc::clone(counters),
-        progress: Arc::clone(&progress),
-        batches: Arc::clone(&batches),
+        in_flight,
         dead,
         overflow,
-        waiting: Waiting::default(),
-        waiting_list: waiting_list.clone(),
+        waiting: waiting.clone(),
         remover: Remover::new(context),
-        removals: JoinSet::new(),
-        records: JoinSet::new(),
         discard_scan: DiscardScan::new(space, connection),
-        floor: info.ack_floor.stream_seq,
         beat: context.reporter("the reader"),
-    };
+    });
     context.spawn("the reader", reader.run(context.stop.clone()));
-    let (progress, batches) = (progress.subscribe(), batches.subscribe());
-    Ok(ReaderState { backlog, progress, batches, waiting_list })
+    Ok(ReaderState { backlog, progress, waiting })
 }

@@ -3,8 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cotal_manager::launch::judge_certificate;
 use cotal_manager::{
-    Authority, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials, read_stored_creds,
+    Authority, BrokerAddress, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials,
+    find_losses, read_stored_creds, unfinished_agents,
 };
 use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::creds::Creds;
@@ -14,7 +16,7 @@ use cotal_workspace::{
 };
 
 use super::{Disk, Finding, Listener, Verdict};
-use crate::context::Context;
+use crate::context::{Context, tls_of};
 use crate::output::told;
 
 /// The program that `up` would run.
@@ -53,13 +55,30 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     };
     findings.push(durability(mesh.durability));
     findings.push(broker(root, &mesh).await);
+    findings.extend(mesh.tls.then(|| certificate(root, &mesh)));
     for space in &mesh.spaces {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
             findings.extend(credentials(root, space));
+            findings.extend(losses(root, &mesh, space).await);
         }
     }
     findings
+}
+
+/// The broker serves whatever it was given; clients judge it.
+fn certificate(root: &Root, mesh: &MeshFile) -> Finding {
+    match judge_certificate(root, mesh.ca.as_deref()) {
+        Ok(()) => Finding::new("certificate", Verdict::Ok, "clients accept it"),
+        Err(why) => Finding::new(
+            "certificate",
+            Verdict::Broken,
+            format!(
+                "{why}; `cotal down`, then `cotal up --tls-cert PEM --tls-key PEM` gives the broker \
+                 another"
+            ),
+        ),
+    }
 }
 
 fn disk(root: &Root) -> Finding {
@@ -104,6 +123,40 @@ async fn broker(root: &Root, mesh: &MeshFile) -> Finding {
             Finding::new("broker", Verdict::Broken, detail)
         }
     }
+}
+
+/// What the broker does not have any more. One that cannot be asked is told by the check of it.
+async fn losses(root: &Root, mesh: &MeshFile, space: &Space) -> Vec<Finding> {
+    let Ok(Listener::Own(_)) = Listener::of(root, mesh).await else { return Vec::new() };
+    let Ok(authority) = Authority::open(root, space) else { return Vec::new() };
+    let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
+    let check = format!("stores of {space}");
+    let lost = match find_losses(&authority, &address).await {
+        Ok(lost) => lost,
+        Err(error) => return vec![Finding::new(check, Verdict::Broken, told(&error.into()))],
+    };
+    let stores = lost.stores.iter().map(|(store, meaning)| {
+        format!(
+            "{store} is gone, and with it for good {meaning}: restore .cotal/broker/ from a backup, \
+             or `cotal up` creates it again, empty"
+        )
+    });
+    let consumers = lost.consumers.iter().map(|one| {
+        format!(
+            "the consumer of {} on {} is gone: `cotal up` creates it again",
+            one.agent, one.stream
+        )
+    });
+    let broken = |detail| Finding::new(check.clone(), Verdict::Broken, detail);
+    let broken: Vec<_> = stores.chain(consumers).map(broken).collect();
+    if broken.is_empty() {
+        return vec![Finding::new(
+            check,
+            Verdict::Ok,
+            "streams, buckets and consumers are all there",
+        )];
+    }
+    broken
 }
 
 fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Finding {
@@ -217,7 +270,7 @@ fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Find
         Err(error) => return vec![unreadable(&error)],
     };
     let store = FileStore::new(root.clone());
-    let mut findings = Vec::new();
+    let mut findings = begun(authority, space);
     for entry in entries {
         let name = match entry {
             Ok(entry) => entry.file_name(),
@@ -242,6 +295,16 @@ fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Find
     }
     findings.sort_by(|a, b| a.check.cmp(&b.check));
     findings
+}
+
+/// What a crash left half done; damage is told with its own words.
+fn begun(authority: Option<&Authority>, space: &Space) -> Vec<Finding> {
+    let unfinished = authority.map(unfinished_agents).and_then(Result::ok).unwrap_or_default();
+    let is_begun = |what: &str| !what.contains("damaged");
+    let begun = unfinished.into_iter().filter(|one| is_begun(&one.what));
+    begun
+        .map(|one| Finding::new(format!("{space}/{}", one.agent), Verdict::Warning, one.what))
+        .collect()
 }
 
 fn damaged_agent(agent: &Principal, space: &Space, error: &UnfitError) -> String {

@@ -4,6 +4,8 @@ use cotal_manager::launch::store_limit;
 use cotal_workspace::{Root, disk};
 use serde::Serialize;
 
+use crate::context::Context;
+
 /// With less than this free, a broker that is busy can fill the disk before anybody looks again.
 const LITTLE: u64 = 256 * 1024 * 1024;
 
@@ -50,6 +52,13 @@ impl Disk {
         let is_little = self.free_bytes.is_some_and(|free| free < LITTLE);
         is_little.then(|| format!("the disk is nearly full ({self})"))
     }
+}
+
+/// Why nothing can be stored on the root that a command ran on, if that is so.
+pub fn problem(ctx: &Context) -> Option<String> {
+    let disk = Disk::of(&ctx.root().ok()?);
+    disk.problem.as_ref()?;
+    disk.warning()
 }
 
 impl std::fmt::Display for Disk {

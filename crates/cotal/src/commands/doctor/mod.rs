@@ -6,6 +6,7 @@ mod disk;
 mod listener;
 
 pub(in crate::commands) use disk::Disk;
+pub use disk::problem as disk_problem;
 pub(in crate::commands) use listener::Listener;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use cotal_manager::launch::{running_broker, running_daemon, running_manager};
 use cotal_manager::rows::AclRows;
-use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail};
+use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail, unfinished_agents};
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
 use cotal_wire::accounts::Topology;
@@ -82,6 +82,9 @@ fn is_isolated(root: &Root, mesh: &MeshFile, space: &Space) -> Option<bool> {
 async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::Result<()> {
     let space = status.space.clone();
     let authority = Authority::open(root, &space)?;
+    for agent in unfinished_agents(&authority)? {
+        status.errors.push(format!("{}: {}", agent.agent, agent.what));
+    }
     let address = BrokerAddress { url: mesh.server.clone(), tls: tls_of(mesh) };
     let (own, connection) = authority.connect(Office::Operator, &address).await?;
     let rail = Rail::new(&connection, &space, &own);

@@ -8,7 +8,7 @@ mod components;
 mod host;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
-use cotal_wire::control::DeliveryStatus;
+use cotal_wire::control::{DeliveryStatus, UnroutedPosts};
 use serde::Serialize;
 
 use crate::args::{self, JsonArg};
@@ -272,6 +272,23 @@ fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<(
     Ok(())
 }
 
+/// Posts that nobody got, in one line.
+fn unrouted(miss: &UnroutedPosts) -> String {
+    let UnroutedPosts { first, last, at_least, at_most, .. } = miss;
+    let count = if at_least == at_most {
+        format!("{at_most} posts")
+    } else {
+        format!("{at_least} to {at_most} posts")
+    };
+    match (&miss.sender, &miss.channel) {
+        (Some(sender), Some(channel)) => format!(
+            "{sender} on {channel}: {count} of {first} to {last} were posted faster than they were \
+             routed, and reached nobody"
+        ),
+        _ => format!("{count} of {first} to {last} were deleted before they were routed"),
+    }
+}
+
 fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()> {
     let out = &ctx.out;
     out.data(format_args!(
@@ -299,6 +316,9 @@ fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()
             "missed    {}: {} unread copies were evicted by the cap",
             miss.member, miss.missed
         ))?;
+    }
+    for miss in &counters.unrouted {
+        out.data(format_args!("unrouted  {}", unrouted(miss)))?;
     }
     Ok(())
 }

@@ -58,6 +58,10 @@ pub(super) async fn ensure(
     if plan.tls {
         take_certificate(args, plan, root)?;
     }
+    if let Some(port) = plan.free_default_port()? {
+        ctx.out
+            .note(format!("  the default port is taken, so this mesh takes {port} and keeps it"));
+    }
     let binary = ctx.locate_broker(args.nats_server.clone()).await?;
     for warning in &binary.warnings {
         ctx.out.warn(warning);
@@ -114,7 +118,7 @@ async fn attach(
 /// Makes or takes the broker's certificate, and notes what clients are to trust.
 fn take_certificate(args: &Args, plan: &mut Plan, root: &Root) -> anyhow::Result<()> {
     let given = args.tls_cert.clone().zip(args.tls_key.clone());
-    let given = given.map(|(cert, key)| OwnCertificate { cert, key });
+    let given = given.map(|(cert, key)| OwnCertificate { cert, key, ca: args.tls_ca.clone() });
     let made = ensure_certificate(root, given.as_ref())?;
     if given.is_some() {
         let ca = args.tls_ca.as_ref();

@@ -16,7 +16,7 @@ use cotal_broker::Broker;
 use cotal_manager::launch::running_broker;
 use cotal_manager::{
     Authority, BrokerAddress, ManagerError, Provisioned, Shape, ensure_daemon_credentials,
-    provision, provision_space, write_back_rows,
+    find_losses, provision, provision_space, restore_consumers, write_back_rows,
 };
 use cotal_nats::{ConnectOptions, Connection, CredsSource};
 use cotal_wire::Space;
@@ -42,13 +42,14 @@ Examples:
   cotal up
   cotal up --detach --space research --server-port 4333
   cotal up --detach --durability strict
-  cotal up --tls --tls-cert mesh.pem --tls-key mesh.key
+  cotal up --tls-cert mesh.pem --tls-key mesh.key
   cotal up --open")]
 pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
     #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     pub space: Option<Space>,
-    /// The port the broker listens on; 0 takes a free one. Else the one it had, or 4222.
+    /// The port the broker listens on; 0 takes a free one. Else the one it had, or the first that is free
+    /// from 4222 on.
     #[arg(long, value_name = "PORT")]
     pub server_port: Option<u16>,
     /// Return once the mesh is up, and leave it running.
@@ -67,8 +68,9 @@ pub struct Args {
     /// keeps it.
     #[arg(long)]
     pub tls: bool,
-    /// The certificate to present instead, signed by an authority that this system trusts.
-    #[arg(long, value_name = "PEM", requires = "tls", requires = "tls_key")]
+    /// The certificate to present instead, for 127.0.0.1 and signed by an authority that this system
+    /// trusts; it implies --tls.
+    #[arg(long, value_name = "PEM", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its key.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
@@ -283,6 +285,8 @@ impl<'a> Up<'a> {
 
     async fn space(&self, authority: &Authority) -> anyhow::Result<()> {
         let space = authority.space();
+        // Before anything is made: what is made anew looks as if nothing had been lost.
+        self.tell_losses(authority).await?;
         let done = provision(authority, &self.address).await?;
         self.report(space, &done);
         let store = FileStore::new(self.root.clone());
@@ -291,8 +295,33 @@ impl<'a> Up<'a> {
             let line = format!("space {space}: {kind} credential minted, {reason}");
             self.ctx.out.proven(line);
         }
+        self.restore(authority).await?;
         self.write_back(authority).await?;
         self.register(space)
+    }
+
+    async fn tell_losses(&self, authority: &Authority) -> Result<(), ManagerError> {
+        let space = authority.space();
+        for (store, meaning) in find_losses(authority, &self.address).await?.stores {
+            self.ctx.out.warn(format!(
+                "space {space}: {store} is gone, and with it for good {meaning}. It is created again, \
+                 empty; a backup of .cotal/broker/ has what it held"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Without its consumers an agent gets nothing, and nothing says so.
+    async fn restore(&self, authority: &Authority) -> Result<(), ManagerError> {
+        let space = authority.space();
+        for one in restore_consumers(authority, &self.address).await? {
+            self.ctx.out.warn(format!(
+                "space {space}: the consumer of {} on {} was gone, and is created again: what the \
+                 stream still holds for it is delivered from the beginning",
+                one.agent, one.stream
+            ));
+        }
+        Ok(())
     }
 
     /// Garbled rows are tampering or a defect, so each is told.

@@ -1,5 +1,6 @@
 //! What `up` is to bring about: what was asked for, over what the root already is.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use cotal_broker::ListenPort;
@@ -10,6 +11,9 @@ use super::Args;
 use crate::context::{DEFAULT_SERVER, DEFAULT_SPACE};
 use crate::exit::{Exit, Failure};
 
+/// As many meshes as one machine may have beside one another before somebody should choose.
+const PORTS_TRIED: u16 = 100;
+
 /// The mesh as it will be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -17,6 +21,8 @@ pub(super) struct Plan {
     pub(super) durability: Durability,
     pub(super) spaces: Vec<Space>,
     pub(super) port: ListenPort,
+    /// Nobody chose the port, and no mesh was here that had it.
+    is_default_port: bool,
     /// Whether every connection demands TLS (LIF-1).
     pub(super) tls: bool,
     /// The authority that signed the broker's certificate, when it is not the system's.
@@ -46,10 +52,27 @@ impl Plan {
             Some(port) => ListenPort::Fixed(port),
             None => port_of(before.as_ref().map_or(DEFAULT_SERVER, |mesh| &mesh.server))?,
         };
-        let tls = args.tls || before.as_ref().is_some_and(|mesh| mesh.tls);
+        let is_default_port = args.server_port.is_none() && before.is_none();
+        let tls =
+            args.tls || args.tls_cert.is_some() || before.as_ref().is_some_and(|mesh| mesh.tls);
         let ca = before.as_ref().and_then(|mesh| mesh.ca.clone());
         let spaces = spaces(args, before.as_ref())?;
-        Ok(Self { mode, durability, spaces, port, tls, ca, before })
+        Ok(Self { mode, durability, spaces, port, is_default_port, tls, ca, before })
+    }
+
+    /// Takes the next port that is free where nobody chose one and the default is taken; tells it. From
+    /// then on the mesh keeps it.
+    pub(super) fn free_default_port(&mut self) -> anyhow::Result<Option<u16>> {
+        let (true, ListenPort::Fixed(first)) = (self.is_default_port, self.port) else {
+            return Ok(None);
+        };
+        let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let free = (first..=first.saturating_add(PORTS_TRIED)).find(is_free).ok_or_else(|| {
+            let message = format!("port {first} and the next {PORTS_TRIED} are taken: choose one with --server-port, 0 takes any");
+            Failure::new(Exit::Conflict, message)
+        })?;
+        self.port = ListenPort::Fixed(free);
+        Ok((free != first).then_some(free))
     }
 
     /// The content of `mesh.json` once the broker answers at `server`.

@@ -1,0 +1,75 @@
+//! Trims CHAT behind the fan-out writer: the rules of [`Trim`], performed one purge at a time.
+
+use std::pin::Pin;
+
+use cotal_nats::{Connection, Delivery, NatsError};
+use cotal_rules::trim::{Purge, Trim};
+use cotal_wire::Space;
+use tracing::{debug, warn};
+
+use crate::consumer::tracker::Tracker;
+use crate::lease::gate::Gate;
+
+/// Purges routed posts that CHAT need not keep.
+pub(super) struct Trimmer {
+    space: Space,
+    connection: Connection,
+    gate: Gate,
+    trim: Trim,
+    running: Option<Pin<Box<dyn Future<Output = Result<u64, NatsError>> + Send>>>,
+    /// Whether the credential does not allow it: one from before CHAT was trimmed.
+    is_denied: bool,
+}
+
+impl Trimmer {
+    pub(super) fn new(
+        space: &Space,
+        connection: &Connection,
+        gate: &Gate,
+        tracker: &Tracker,
+    ) -> Self {
+        Self {
+            space: space.clone(),
+            connection: connection.clone(),
+            gate: gate.clone(),
+            trim: Trim::after(tracker.delivered()),
+            running: None,
+            is_denied: false,
+        }
+    }
+
+    /// Counts a post that has arrived.
+    pub(super) fn arrived(&mut self, delivery: &Delivery) {
+        self.trim.arrived(&delivery.subject, delivery.stream_seq);
+    }
+
+    /// Begins the next purge, unless one runs. Every post up to `settled` is settled.
+    pub(super) fn begin(&mut self, settled: u64) {
+        if self.running.is_some() || !self.gate.is_open() {
+            return;
+        }
+        let Some(Purge { subject, up_to }) = self.trim.next(settled) else { return };
+        let (connection, chat) = (self.connection.clone(), self.space.chat_stream());
+        self.running =
+            Some(Box::pin(async move { connection.purge_up_to(&chat, &subject, up_to).await }));
+    }
+
+    /// Returns when the purge has ended; pends while none runs. Cancel-safe. One that failed is made up
+    /// for by the next of its subject.
+    pub(super) async fn ended(&mut self) {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let ended = running.await;
+        self.running = None;
+        match ended {
+            Ok(purged) => debug!(space = %self.space, purged, "routed posts were trimmed"),
+            Err(error @ NatsError::Denied { .. }) if !self.is_denied => {
+                self.is_denied = true;
+                warn!(
+                    space = %self.space, %error,
+                    "CHAT is not trimmed: the credential does not allow it until it is renewed"
+                );
+            }
+            Err(error) => debug!(space = %self.space, %error, "routed posts are trimmed later"),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What may go from CHAT: posts that are routed, beyond those that each sender's channel keeps.
+//!
+//! CHAT keeps far more posts per subject than a reader of history is shown, so that a burst, or a daemon
+//! that is away, loses none before it is routed. Behind the fan-out writer the surplus is purged.
+//!
+//! Invariant: a purge takes nothing that is not settled, and leaves at least [`PER_SUBJECT`] posts of its
+//! subject.
+
+use std::collections::VecDeque;
+
+use cotal_wire::limits::PER_SUBJECT;
+use hashbrown::HashMap;
+
+/// Posts of one subject that a purge takes at once: each purge is a request.
+const STEP: u64 = 250;
+
+/// The routed posts of each subject, counted since the start.
+#[derive(Debug, Default)]
+pub struct Trim {
+    subjects: HashMap<String, Routed>,
+    /// The highest sequence that was counted.
+    highest: u64,
+    /// What may be purged once it is settled, in the order in which it came.
+    due: VecDeque<Purge>,
+}
+
+#[derive(Debug, Default)]
+struct Routed {
+    count: u64,
+    /// Every [`STEP`] posts: how many there were, and the sequence of the last.
+    steps: VecDeque<(u64, u64)>,
+}
+
+/// A purge of one subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purge {
+    /// The subject.
+    pub subject: String,
+    /// Everything of it up to here goes.
+    pub up_to: u64,
+}
+
+impl Trim {
+    /// Begins behind a post: earlier ones are not counted, since others may have routed them.
+    #[must_use]
+    pub fn after(seq: u64) -> Self {
+        Self { highest: seq, ..Self::default() }
+    }
+
+    /// Counts a post that has arrived to be routed. One that comes again is not counted again.
+    pub fn arrived(&mut self, subject: &str, seq: u64) {
+        if seq <= self.highest {
+            return;
+        }
+        self.highest = seq;
+        let routed = self.subjects.entry_ref(subject).or_default();
+        routed.count += 1;
+        if routed.count.is_multiple_of(STEP) {
+            routed.steps.push_back((routed.count, seq));
+            let surplus = |step: &mut (u64, u64)| routed.count - step.0 >= PER_SUBJECT;
+            if let Some((_, up_to)) = routed.steps.pop_front_if(surplus) {
+                self.due.push_back(Purge { subject: subject.to_owned(), up_to });
+            }
+        }
+    }
+
+    /// The next purge, when every post up to `settled` is settled.
+    pub fn next(&mut self, settled: u64) -> Option<Purge> {
+        // The posts that it leaves have all arrived; they are stored, settled or not.
+        let at = self.due.iter().position(|purge| purge.up_to <= settled)?;
+        self.due.remove(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_routed_goes_in_steps_and_a_thousand_stay() {
+        let mut trim = Trim::default();
+        for seq in 1..=PER_SUBJECT + STEP - 1 {
+            trim.arrived("a", seq);
+        }
+        assert_eq!(trim.next(u64::MAX), None);
+        let last = PER_SUBJECT + STEP;
+        trim.arrived("a", last);
+        trim.arrived("a", last);
+        assert_eq!(trim.next(STEP - 1), None, "not settled yet");
+        let purge = Purge { subject: "a".to_owned(), up_to: STEP };
+        assert_eq!(trim.next(STEP), Some(purge));
+        assert_eq!(trim.next(u64::MAX), None);
+    }
+
+    #[test]
+    fn subjects_are_counted_apart_and_from_the_start_on() {
+        let mut trim = Trim::after(10);
+        for seq in 1..=2 * (PER_SUBJECT + STEP) + 10 {
+            trim.arrived(["a", "b"][usize::from(seq % 2 == 0)], seq);
+        }
+        let purges: Vec<_> = std::iter::from_fn(|| trim.next(u64::MAX)).collect();
+        let up_to: Vec<_> = purges.iter().map(|it| (it.subject.as_str(), it.up_to)).collect();
+        assert_eq!(up_to, [("a", 10 + 2 * STEP - 1), ("b", 10 + 2 * STEP)]);
+    }
+}
