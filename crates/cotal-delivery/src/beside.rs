@@ -104,7 +104,11 @@ impl Beside {
             let began = Instant::now();
             let mut replaced = self.connect.creds.replacements();
             let ended = self.run_once(&stop, &component).await;
-            let (Err(fault), false) = (ended, stop.is_cancelled()) else { return };
+            let fault = match ended {
+                _ if stop.is_cancelled() => return,
+                Ok(()) => Fault::Component("it ended by itself".to_owned()),
+                Err(fault) => fault,
+            };
             if began.elapsed() >= STEADY {
                 backoff = FIRST_BACKOFF;
             }
@@ -173,6 +177,23 @@ impl Beside {
         warn!(space = %self.space, component = self.health.component, "its connection dropped; redialling");
         let presented = connection.creds().current().map_err(Fault::Expired)?;
         presented.map_or(Ok(()), |creds| creds.check_life()).map_err(Fault::Expired)
+    }
+}
+
+/// Runs `work` so that a panic in it ends nothing else: it is said, and kept as the reason.
+pub(crate) async fn contained(
+    space: Space,
+    health: Health,
+    stop: CancellationToken,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    if let Some(Err(panicked)) = task.join_next().await {
+        let component = health.component;
+        error!(%space, component, %panicked, "a component is down until the daemon restarts");
+        health.fails(Fault::Panicked(panicked.to_string()).to_string());
+        stop.cancelled().await;
     }
 }
 

@@ -63,5 +63,5 @@ pub use lane::options::LaneOptions;
 pub use lane::stage::Stage;
 pub use lease::error::LeaseError;
 pub use loop_progress::{Progress, Stalled};
-pub use state::streams::StreamError;
+pub use state::stream_error::StreamError;
 pub use state::view::ViewError;

@@ -1,4 +1,5 @@
-//! The census on a mesh of three servers, and on an account of thousands of connections (EVC-3).
+//! A cluster of three servers, one of which is lost, and an account of thousands of connections
+//! (EVC-3, TMR-1).
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -7,12 +8,13 @@ use std::time::Duration;
 use cotal_broker::{Auth, Broker, Cluster, Jwt, ServerConfig, SpawnOptions};
 use cotal_delivery::{Lane, LaneOptions};
 use cotal_manager::{Authority, BrokerAddress, clock, ensure_daemon_credentials};
-use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
+use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, Get, TlsMode};
 use cotal_testkit::{Mesh, Supervisor, broker_binary, eventually, serving};
 use cotal_trust::{UserKey, mint_profile};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::profile::Profile;
-use cotal_wire::{Principal, Space};
+use cotal_wire::timers::TimerBody;
+use cotal_wire::{EndpointName, Principal, Space, Timer};
 use cotal_workspace::{FileStore, Root};
 use serde_json::json;
 
@@ -181,4 +183,52 @@ async fn evc_3_an_account_of_five_thousand_connections_is_counted_page_by_page()
     }
     let proven = || evict(&manager, &who);
     eventually("the crowd is gone", proven, |eviction| eviction.verified_gone).await;
+}
+
+/// A stream that is kept on every server is at its operator's choice; the names stay the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn tmr_1_a_timer_fires_on_a_cluster_that_lost_a_server() {
+    let mut trio = Trio::start().await;
+    let (_, provisioner) = {
+        let url = trio.servers[0].url().to_owned();
+        let address = BrokerAddress { url, tls: TlsMode::Plain };
+        trio.authority.connect(Office::Provisioner, &address).await.expect("the provisioner")
+    };
+    let space = trio.authority.space().clone();
+    for stream in [space.ept_req_stream(), space.ept_stream()] {
+        let mut config = provisioner.stream_info(&stream).await.expect("a stream").config;
+        config.rest.insert("num_replicas".to_owned(), json!(3));
+        provisioner.update_stream(&stream, &config).await.expect("three replicas");
+    }
+    let wf = EndpointName::parse("wf").expect("an endpoint");
+    let endpoint = trio.connect(0, trio.creds(|_| Profile::Workflow(wf.clone()))).await;
+    let operator = trio.connect(0, trio.creds(Profile::Operator)).await;
+    let _lane = trio.lane().await;
+    let timer = Timer::parse("wf.i.1.t").expect("a timer");
+    let ask = async |generation: u64, in_ms: i64| {
+        let body = TimerBody::new(&timer, generation, clock::unix_millis() + in_ms);
+        let body: cotal_nats::Bytes = serde_json::to_vec(&body).expect("JSON").into();
+        let subject = space.ept_schedule(&timer);
+        // An election answers nobody; the same request again changes nothing.
+        let asked = || endpoint.publish_confirmed(subject.clone(), None, body.clone(), None);
+        eventually("a stored request", asked, Result::is_ok).await.expect("stored");
+    };
+    let stands = |subject: String, generation: u64| {
+        let (operator, stream) = (&operator, space.ept_stream());
+        async move {
+            let found = || async {
+                let last = Get::LastBySubject(&subject);
+                let message = operator.get_message(&stream, last).await.ok()??;
+                TimerBody::parse(&message.payload).ok().map(|body| body.generation)
+            };
+            eventually("the timer", found, |seen| *seen == Some(generation)).await;
+        }
+    };
+    ask(1, 8_000).await;
+    stands(space.ept_armed(&timer), 1).await;
+    // Whichever stream it led elects another leader.
+    trio.servers.pop().expect("a server").kill().await.expect("a killed server");
+    stands(space.ept_fire(&timer), 1).await;
+    ask(2, 500).await;
+    stands(space.ept_fire(&timer), 2).await;
 }

@@ -69,8 +69,8 @@ impl Authority {
         Self::create_anew(root, space)
     }
 
-    /// The same where keys of a mesh that was here are lost for good: its agents and what it stored are
-    /// lost with them.
+    /// The same where keys of a mesh that was here are lost for good: its agents and what it
+    /// stored are lost with them.
     ///
     /// # Errors
     /// When trust material is damaged, or cannot be written.
@@ -281,8 +281,8 @@ fn is_rejected(error: &ManagerError) -> bool {
     )
 }
 
-/// A root whose keys are gone is no new root: making others in silence would leave every agent, and all
-/// that is stored, behind.
+/// A root whose keys are gone is no new root: making others in silence would leave every agent,
+/// and all that is stored, behind.
 fn refuse_lost_trust(root: &Root, space: &Space) -> Result<(), ManagerError> {
     // A mesh.json that does not read is told by whoever needs it.
     let mesh = MeshFile::load(root).ok().flatten().filter(|mesh| mesh.mode == Mode::Auth);

@@ -79,8 +79,9 @@ impl Rail {
         }
     }
 
-    /// Asks whether the daemon that runs as `pid` serves (the operator's office). A responder answers
-    /// for whoever listens, so the lease must say, besides, that it is this process that is bound.
+    /// Asks whether the daemon that runs as `pid` serves (the operator's office). A responder
+    /// answers for whoever listens, so the lease must say, besides, that it is this process that
+    /// is bound.
     pub async fn probe_process(&self, pid: u32) -> Liveness {
         let answer = match self.probe().await {
             Liveness::Bound => Ok(()),
@@ -121,13 +122,13 @@ impl Rail {
         self.result(op, &reply)
     }
 
-    /// The same, where silence alone is asked again, for `wait_ms` in total: the first retry at once,
-    /// later ones at most a second apart. It ends on time, also while an attempt is under way, and
-    /// nothing is sent after it (ADM-4, INV-6).
+    /// The same, where silence alone is asked again, for `wait_ms` in total: the first retry at
+    /// once, later ones at most a second apart. It ends on time, also while an attempt is under
+    /// way, and nothing is sent after it (ADM-4, INV-6).
     ///
-    /// A request that is lost on its way is answered by nobody, so an attempt has only a part of the
-    /// wait. The answer to any attempt counts, also one that comes while a later one is under way; so
-    /// asking again takes nothing from a daemon that is slow.
+    /// A request that is lost on its way is answered by nobody, so an attempt has only a part of
+    /// the wait. The answer to any attempt counts, also one that comes while a later one is under
+    /// way; so asking again takes nothing from a daemon that is slow.
     ///
     /// # Errors
     /// At once what [`Self::admin`] gives for an answer; [`ManagerError::RailSilent`] for none.
@@ -277,8 +278,8 @@ impl Attempts {
         connection.publish_with_reply(subject, reply, None, body).await
     }
 
-    /// The first answer to any of them. That nobody listens counts for the newest alone: an earlier one
-    /// may still be answered by whoever listened then.
+    /// The first answer to any of them. That nobody listens counts for the newest alone: an
+    /// earlier one may still be answered by whoever listened then.
     async fn answer(&mut self, subject: &str) -> Result<Message, NatsError> {
         loop {
             tokio::select! {

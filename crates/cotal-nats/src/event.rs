@@ -12,8 +12,10 @@ use crate::error::{Denial, Operation};
 
 /// Enough for the bursts of one lane; a reader that lags learns that it lagged.
 const EVENT_CAPACITY: usize = 256;
-/// A pipeline may have this many denied messages in flight before a listener runs.
-const DENIAL_CAPACITY: usize = 4096;
+/// As many messages as a writer has in flight, and so as many denials as may come before a listener
+/// runs. The slots are made with the connection, whether anything is ever denied or not: four times as
+/// many weighed a MiB in each idle lane of a host.
+const DENIAL_CAPACITY: usize = 1_024;
 
 /// Something that happened to the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

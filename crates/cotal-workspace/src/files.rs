@@ -164,8 +164,8 @@ pub fn private_dir(dir: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Refuses a directory that somebody else could change: itself, or by renaming one above it. One that
-/// everybody may write is safe only where nobody may rename what is another's (`/tmp`).
+/// Refuses a directory that somebody else could change: itself, or by renaming one above it. One
+/// that everybody may write is safe only where nobody may rename what is another's (`/tmp`).
 pub(crate) fn refuse_foreign_path(dir: &Path) -> Result<(), FileError> {
     for dir in dir.ancestors() {
         let meta = fs::symlink_metadata(dir).map_err(FileError::io("inspect", dir))?;
@@ -206,7 +206,8 @@ fn refuse_foreign(path: &Path, meta: &fs::Metadata) -> Result<(), FileError> {
     refuse_writable(path, meta)
 }
 
-/// The superuser can change everything anyway, so what is theirs is no more foreign than the kernel.
+/// The superuser can change everything anyway, so what is theirs is no more foreign than the
+/// kernel.
 fn refuse_owner(path: &Path, meta: &fs::Metadata) -> Result<(), FileError> {
     let owner = meta.uid();
     if owner == 0 || owner == geteuid().as_raw() {

@@ -134,8 +134,8 @@ impl Reservation {
     }
 }
 
-/// A disk that takes no writes must not keep a process from holding a lock: to be locked, a file that
-/// is there need not be writable.
+/// A disk that takes no writes must not keep a process from holding a lock: to be locked, a file
+/// that is there need not be writable.
 pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     let opened = std::fs::create_dir_all(files::parent(path)).and_then(|()| {
         let mut options = OpenOptions::new();

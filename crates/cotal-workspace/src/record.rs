@@ -108,8 +108,8 @@ impl PidFile {
         self.path.with_extension("run.lock")
     }
 
-    /// The component's processes on this root: the recorded one first, if it is believed, then every
-    /// other one that holds the lock.
+    /// The component's processes on this root: the recorded one first, if it is believed, then
+    /// every other one that holds the lock.
     ///
     /// # Errors
     /// When the record cannot be read and no process holds the lock.
@@ -213,8 +213,8 @@ impl PidFile {
         Ok(RecordState::Live { pid })
     }
 
-    /// Whether a process of the component provably runs on another root than this record's: it holds
-    /// the lock of another one, or it holds none and its command line names another root.
+    /// Whether a process of the component provably runs on another root than this record's: it
+    /// holds the lock of another one, or it holds none and its command line names another root.
     fn is_of_another_root(&self, pid: u32, args: &[String]) -> bool {
         if identity::holds(pid, &self.run_lock()) == Some(true) {
             return false;

@@ -121,8 +121,8 @@ impl Root {
         Ok(root.ok_or(RootError::NotFound(start.clone()))?.trusted()?)
     }
 
-    /// Keys that another user planted, and files that lead out of the root, would be trusted like one's
-    /// own: so only a root is taken that nobody else can change.
+    /// Keys that another user planted, and files that lead out of the root, would be trusted like
+    /// one's own: so only a root is taken that nobody else can change.
     fn trusted(self) -> Result<Self, FileError> {
         files::refuse_foreign_path(&self.dir)?;
         files::refuse_foreign_tree(&self.dot_dir(), LEVELS)?;
@@ -363,7 +363,8 @@ impl Root {
     }
 }
 
-/// The space in the name of a pid record, or of the lock of the process that it is about. A segment holds no dot, and that of a space is its name.
+/// The space in the name of a pid record, or of the lock of the process that it is about. A
+/// segment holds no dot, and that of a space is its name.
 fn space_of_record(file: &str) -> Option<Space> {
     let (component, rest) = file.split_once('.')?;
     let (segment, kind) = rest.split_once('.')?;

@@ -10,6 +10,7 @@ use cotal_nats::{ConnectError, NatsError};
 use cotal_trust::{MintError, TrustError};
 use cotal_workspace::lock::LockError;
 use cotal_workspace::manifest::ManifestError;
+use cotal_workspace::mesh::MeshError;
 use cotal_workspace::{FileError, RootError};
 
 /// How the process ends.
@@ -137,6 +138,9 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(RootError::File(error)) = cause.downcast_ref() {
         return of_file(error);
     }
+    if let Some(MeshError::File(error)) = cause.downcast_ref() {
+        return of_file(error);
+    }
     if let Some(error) = cause.downcast_ref::<ProbeError>() {
         return Some(of_probe(error));
     }
@@ -182,6 +186,7 @@ fn of_manager(error: &ManagerError) -> Option<Exit> {
         ManagerError::Mint(MintError::TooLarge { .. }) | ManagerError::Refused { .. } => {
             Some(Exit::Refused)
         }
+        ManagerError::File(error) | ManagerError::Trust(TrustError::File(error)) => of_file(error),
         ManagerError::TrustLost { .. }
         | ManagerError::Trust(TrustError::NoOperator(_) | TrustError::NoAccount(_)) => {
             Some(Exit::Absent)

@@ -172,9 +172,8 @@ impl Scanner {
         let stay = after.seen.iter().filter(is_target).count();
         match kicker {
             Kicker::Own(evictor) => evictor.close(ANSWER_WITHIN).await,
-            Kicker::Host(_) => {}
             Kicker::Nobody if stay > 0 => return Err(ScanError::NobodyKicks { stay }),
-            Kicker::Nobody => {}
+            Kicker::Host(_) | Kicker::Nobody => {}
         }
         let result =
             |principal: &Principal| self.judge(principal, count(kicked.iter(), principal), &after);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::beside::{Beside, Health};
+use crate::beside::{Beside, Health, contained};
 use crate::census::{ScanError, Scanner};
 use crate::clock::now_ms;
 use crate::lane::context::LaneContext;
@@ -33,6 +33,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// The same while nobody is connected, so that an idle space costs little. A reader calls the feed
 /// stale after twice as long.
 const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(15);
+/// The longest time between two censuses, whatever one costs.
+const LONGEST_REST: Duration = Duration::from_secs(20);
 /// Rows written at once.
 const WRITE_AT_ONCE: usize = 64;
 
@@ -75,9 +77,11 @@ pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner) -> FeedHandle {
     let handle = FeedHandle { credential: Arc::clone(&credential), health: health.clone() };
     let renewing = Arc::clone(&credential).run(context.stop.clone());
     let feeding = feed.run(credential, health, context.stop.clone());
-    context.spawn(COMPONENT, async move {
+    let work = async move {
         tokio::join!(renewing, feeding);
-    });
+    };
+    let (space, stop) = (context.space.clone(), context.stop.clone());
+    context.spawn(COMPONENT, contained(space, handle.health.clone(), stop, work));
     handle
 }
 
@@ -117,9 +121,10 @@ impl MembershipFeed {
                 () = stop.cancelled() => return Ok(()),
                 told = held.told() => told?,
                 () = tokio::time::sleep_until(due), if held.scanned => {
+                    let begun = Instant::now();
                     let sweep = self.sweep(&kv, &held.rows, &health);
                     let Some(swept) = stop.run_until_cancelled(sweep).await else { return Ok(()) };
-                    due = Instant::now() + swept?;
+                    due = Instant::now() + swept?.max(rest_after(begun.elapsed()));
                 }
             }
         }
@@ -170,6 +175,12 @@ impl MembershipFeed {
         }
         Ok(picture)
     }
+}
+
+/// A census of thousands of connections takes the broker and the daemon a while: about a tenth of
+/// the time may go into it, for as long as the feed does not become stale by that.
+fn rest_after(sweep: Duration) -> Duration {
+    (sweep * 9).min(LONGEST_REST)
 }
 
 async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {

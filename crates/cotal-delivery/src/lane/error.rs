@@ -4,7 +4,7 @@ use cotal_nats::{NatsError, PullError};
 
 use crate::credentials::CredentialError;
 use crate::lease::error::LeaseError;
-use crate::state::streams::StreamError;
+use crate::state::stream_error::StreamError;
 use crate::state::view::ViewError;
 
 /// Why a lane ended by itself.

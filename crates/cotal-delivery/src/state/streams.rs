@@ -21,6 +21,7 @@ use tracing::debug;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::state::purged;
+use crate::state::stream_error::StreamError;
 use crate::state::view::View;
 
 /// How often the streams are looked at; what is pulled meanwhile comes from a consumer that the
@@ -29,39 +30,6 @@ const STREAM_CHECK_EVERY: Duration = Duration::from_secs(2);
 /// The buckets whose rows the lane holds in memory. The lease's is its keeper's, presence is
 /// remembered for seconds.
 const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bucket::Dead];
-
-/// Why a lane cannot go on with its streams.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamError {
-    /// It is another stream of the same name.
-    #[error(
-        "{stream} was deleted and created again under the daemon, so no sequence it knows means the \
-         same any more; exiting, the next start begins with the stream as it is now"
-    )]
-    Recreated {
-        /// Which.
-        stream: String,
-    },
-    /// It is not there.
-    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
-    Gone {
-        /// Which.
-        stream: String,
-    },
-    /// It holds less than it did.
-    #[error(
-        "{stream} went back from sequence {seen} to {last} under the daemon (a restored copy, or a \
-         power failure); exiting, the next start corrects what is stored beyond"
-    )]
-    WentBack {
-        /// Which.
-        stream: String,
-        /// The last sequence it had.
-        seen: u64,
-        /// The last sequence it has.
-        last: u64,
-    },
-}
 
 /// The streams of a lane as they were last seen.
 #[derive(Debug)]

@@ -233,11 +233,11 @@ impl View {
         let mut watch = watch_history(self.kv(Feed::Acl)).await?;
         loop {
             match watch.next().await? {
-                WatchEvent::Put { key, value, revision } => {
-                    if AclRow::parse(&value).is_ok_and(|row| row.retired) {
-                        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-                        state.directory.recover_acl(&key, &value, revision);
-                    }
+                WatchEvent::Put { key, value, revision }
+                    if AclRow::parse(&value).is_ok_and(|row| row.retired) =>
+                {
+                    let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                    state.directory.recover_acl(&key, &value, revision);
                 }
                 WatchEvent::InitialDone => return Ok(()),
                 _ => {}

@@ -23,7 +23,7 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use crate::beside::{Beside, Health};
+use crate::beside::{Beside, Health, contained};
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
@@ -78,10 +78,12 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
         meanwhile: "no timer of this space is armed; requests wait in EPT_REQ",
     };
     let (stop, shown) = (context.stop.clone(), health.clone());
-    context.spawn(COMPONENT, async move {
+    let work = async move {
         let pump = |connection, stop| writer.clone().pump(connection, health.clone(), stop);
         beside.run(stop, pump).await;
-    });
+    };
+    let (space, stop) = (context.space.clone(), context.stop.clone());
+    context.spawn(COMPONENT, contained(space, shown.clone(), stop, work));
     shown
 }
 

@@ -83,7 +83,7 @@ async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {
         };
         tokio::join!(one, two)
     };
-    let (one, two) = both.await;
+    let (one, two) = Box::pin(both).await;
     assert_eq!((one.len(), two.len()), (1, 0));
     // The first asks once more after what it waited for is applied; the second asks for itself.
     let mut more = 0;

@@ -1,7 +1,7 @@
 //! What a space has lost since it was created: streams, buckets and consumers.
 //!
-//! A store that is missing is made again by `up`, empty. Whatever it held is gone for good by then, and
-//! looks as if it had never been; so it is looked for, and told, before anything is made.
+//! A store that is missing is made again by `up`, empty. Whatever it held is gone for good by
+//! then, and looks as if it had never been; so it is looked for, and told, before anything is made.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,8 @@ use crate::authority::{Authority, BrokerAddress, Office};
 use crate::error::{Doing, ManagerError};
 use crate::provision::ensure_consumer;
 
-/// Questions under way at once: a space may have thousands of agents, and the broker others to serve.
+/// Questions under way at once: a space may have thousands of agents, and the broker others to
+/// serve.
 const ASKED_AT_ONCE: usize = 64;
 const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -69,8 +70,8 @@ pub async fn find_losses(
     Ok(Losses { stores, consumers })
 }
 
-/// The daemon's credential is minted once all else of a space stands; while it is taken away its key is
-/// kept.
+/// The daemon's credential is minted once all else of a space stands; while it is taken away its
+/// key is kept.
 fn was_created(authority: &Authority) -> Result<bool, ManagerError> {
     let (root, space) = (authority.root(), authority.space());
     let key = SecretKey::new(space, SecretKind::Delivery);
@@ -160,7 +161,8 @@ impl Agents {
     }
 }
 
-/// Makes the consumers again that live agents have lost, on the streams as they stand now; tells which.
+/// Makes the consumers again that live agents have lost, on the streams as they stand now; tells
+/// which.
 ///
 /// # Errors
 /// When the broker does not make one.

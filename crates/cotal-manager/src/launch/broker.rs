@@ -44,8 +44,8 @@ impl BrokerLaunch<'_> {
     /// Writes its configuration, starts it and returns once it answers.
     ///
     /// # Errors
-    /// When another process holds the store, trust material is damaged, a file cannot be written, or it
-    /// does not become ready.
+    /// When another process holds the store, trust material is damaged, a file cannot be written,
+    /// or it does not become ready.
     pub async fn start(&self) -> Result<Broker, ManagerError> {
         let root = self.root;
         files::private_dir(&root.broker_dir())?;
@@ -115,8 +115,8 @@ fn running(root: &Root) -> Result<Vec<Process>, ManagerError> {
     Ok(running)
 }
 
-/// The recorded one first, if it is believed, then every other one that holds the lock. A record that
-/// does not read names nobody.
+/// The recorded one first, if it is believed, then every other one that holds the lock. A record
+/// that does not read names nobody.
 fn processes(root: &Root) -> Vec<u32> {
     let recorded = files::read(&root.broker_pid()).ok().flatten();
     let recorded = recorded.and_then(|text| text.trim().parse().ok());
@@ -126,8 +126,9 @@ fn processes(root: &Root) -> Vec<u32> {
     recorded.into_iter().chain(others).collect()
 }
 
-/// A server of this root holds its lock, or, where an older version started it and it holds none, was
-/// started on this root's configuration. Where a command line cannot be read the record is believed.
+/// A server of this root holds its lock, or, where an older version started it and it holds none,
+/// was started on this root's configuration. Where a command line cannot be read the record is
+/// believed.
 fn is_ours(pid: u32, root: &Root) -> bool {
     if identity::holds(pid, &root.broker_run_lock()) == Some(true) {
         return true;
@@ -153,8 +154,8 @@ pub fn store_limit(root: &Root) -> Option<u64> {
     config.lines().find_map(limit)
 }
 
-/// Where a root was when its broker was started, if that is somewhere else than now: what the broker
-/// opens from now on it looks for there.
+/// Where a root was when its broker was started, if that is somewhere else than now: what the
+/// broker opens from now on it looks for there.
 #[must_use]
 pub fn moved_from(root: &Root, broker: &Process) -> Option<PathBuf> {
     let args = process::command_line(broker.pid())?;

@@ -12,8 +12,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-/// Judges the chain `cert` and its `key` at the instant `now`, as a client that trusts `ca`, or else
-/// the authorities of this system, judges a broker on loopback.
+/// Judges the chain `cert` and its `key` at the instant `now`, as a client that trusts `ca`, or
+/// else the authorities of this system, judges a broker on loopback.
 ///
 /// # Errors
 /// Why it cannot serve, for a person.

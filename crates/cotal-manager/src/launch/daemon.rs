@@ -67,8 +67,8 @@ pub enum Started {
 }
 
 impl Launch {
-    /// Starts the delivery daemon once no stop of it runs. A stop finds it by its lock before it holds
-    /// the lease and records itself.
+    /// Starts the delivery daemon once no stop of it runs. A stop finds it by its lock before it
+    /// holds the lease and records itself.
     ///
     /// # Errors
     /// When its log cannot be opened, or the program does not start.
@@ -77,8 +77,8 @@ impl Launch {
         self.spawn_daemon()
     }
 
-    /// Starts the daemon anew after it died, on credentials that are good; `None` when a stop has taken its
-    /// credential away meanwhile (LIF-9).
+    /// Starts the daemon anew after it died, on credentials that are good; `None` when a stop has
+    /// taken its credential away meanwhile (LIF-9).
     ///
     /// # Errors
     /// As [`Self::start_daemon`], and when a credential cannot be renewed.
@@ -111,8 +111,9 @@ impl Daemon {
 
     /// Waits until it serves, it ends, or `within` is over (LIF-6).
     ///
-    /// A responder that answers may be another daemon's, so this process counts as serving only once
-    /// the lease names it and it has recorded itself, which it does when it holds the lease (LIF-11).
+    /// A responder that answers may be another daemon's, so this process counts as serving only
+    /// once the lease names it and it has recorded itself, which it does when it holds the lease
+    /// (LIF-11).
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -178,8 +179,8 @@ pub fn daemon_record(root: &Root, space: &Space) -> PidFile {
     PidFile::new(path, Component::Delivery, space)
 }
 
-/// The running daemon of a space, whoever started it: the one that recorded itself, or else one that
-/// runs and may not hold the lease yet.
+/// The running daemon of a space, whoever started it: the one that recorded itself, or else one
+/// that runs and may not hold the lease yet.
 ///
 /// # Errors
 /// When the record cannot be read.
@@ -212,8 +213,9 @@ pub(super) fn running(record: &PidFile) -> Result<Vec<Process>, ManagerError> {
     Ok(running)
 }
 
-/// Stops the daemon of a space as LIF-10 says, one that is still starting included. A record that is provably of another program is cleared and nobody is
-/// signalled (LIF-11). Once it is dead its credential is taken away, so that nobody restarts it.
+/// Stops the daemon of a space as LIF-10 says, one that is still starting included. A record that
+/// is provably of another program is cleared and nobody is signalled (LIF-11). Once it is dead its
+/// credential is taken away, so that nobody restarts it.
 ///
 /// A daemon that released its lease removed its own record. The record of one that could not stays,
 /// so that the next start knows of whom the lease that still stands is (see [`dead_daemon`]).

@@ -51,8 +51,8 @@ impl Launch {
     /// Starts the manager.
     ///
     /// # Errors
-    /// When a manager of the space runs on this root, its log cannot be opened, or the program does not
-    /// start or cannot be recorded.
+    /// When a manager of the space runs on this root, its log cannot be opened, or the program
+    /// does not start or cannot be recorded.
     pub fn start_manager(&self) -> Result<ManagerProcess, ManagerError> {
         let log = self.root.manager_log(&Segment::from(&self.space));
         let record = manager_record(&self.root, &self.space);

@@ -1,8 +1,8 @@
 //! The broker's, the daemon's and the manager's processes: started, proven, stopped.
 //!
 //! Invariant: what is stopped is what was started on this root. A process is known by the lock that
-//! it holds for as long as it lives ([`cotal_workspace::identity`]); a record is believed only together
-//! with the process behind it.
+//! it holds for as long as it lives ([`cotal_workspace::identity`]); a record is believed only
+//! together with the process behind it.
 
 mod broker;
 mod certificate;

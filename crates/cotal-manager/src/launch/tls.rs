@@ -65,8 +65,8 @@ pub fn ensure_certificate(
     Ok(Some(made))
 }
 
-/// Whether the certificate that stands on the root can serve now, to clients that trust `ca` or else
-/// this system's authorities.
+/// Whether the certificate that stands on the root can serve now, to clients that trust `ca` or
+/// else this system's authorities.
 ///
 /// # Errors
 /// Why it cannot, for a person.

@@ -149,7 +149,7 @@ pub(crate) fn one_member_op() -> impl Strategy<Value = Op> {
         30 => (daemon.clone(), 0_usize..3, proptest::option::weighted(0.1, fault))
             .prop_map(|(daemon, nth, fault)| Op::GoOn { daemon, nth, fault }),
         3 => narrow.prop_map(|(who, to)| Op::Narrow { who, to }),
-        1 => daemon.clone().prop_map(|daemon| Op::Arrive { daemon }),
+        1 => daemon.prop_map(|daemon| Op::Arrive { daemon }),
         8 => Just(Op::Flow),
         1 => (1_usize..6).prop_map(|by| Op::FallBack { by }),
     ]

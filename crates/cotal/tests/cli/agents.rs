@@ -16,6 +16,7 @@ fn an_agent_is_added_once_and_listed() {
     let wanted = json!([{
         "principal": "local.bob", "name": "Bob", "present": false, "role": null,
         "read": ["team.>", "ops.*"], "post": ["team.backend"],
+        "unfinished": [],
     }]);
     assert_eq!(site.json(&["agent", "list", "--json"]), wanted);
     let table = site.run(&["agent", "list"]).ok();

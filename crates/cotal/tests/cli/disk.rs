@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::site::{Run, Site};
 
-/// Runs a script in the root in a world of its own, where it may mount; `None` where the kernel lets
-/// nobody do that.
+/// Runs a script in the root in a world of its own, where it may mount; `None` where the kernel
+/// lets nobody do that.
 fn in_own_mounts(site: &Site, script: &str) -> Option<Run> {
     let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
     if !Command::new("unshare").args([flags, "true"]).status().ok()?.success() {

@@ -29,8 +29,8 @@ fn slow_broker(site: &Site) -> (PathBuf, PathBuf) {
     (path, gate)
 }
 
-/// Starts an `up` that is killed while its broker starts; tells the broker's process and the gate that
-/// it waits at.
+/// Starts an `up` that is killed while its broker starts; tells the broker's process and the gate
+/// that it waits at.
 fn killed_while_the_broker_starts(site: &Site) -> (u32, PathBuf) {
     let (slow, gate) = slow_broker(site);
     let mut up = site.command(&["up", "--nats-server", slow.to_str().unwrap()]);

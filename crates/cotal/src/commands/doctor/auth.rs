@@ -85,7 +85,8 @@ struct Credential {
     state: State,
     /// What became of the last offer to the daemon.
     adoption: Option<Renewal>,
-    /// Whether the daemon was offered this very credential, and has it or does not run what needs it.
+    /// Whether the daemon was offered this very credential, and has it or does not run what needs
+    /// it.
     settled: bool,
 }
 

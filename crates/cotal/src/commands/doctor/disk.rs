@@ -24,7 +24,8 @@ pub(in crate::commands) struct Disk {
 }
 
 impl Disk {
-    /// Writes to the root and beside the broker's store: what lies in the store is the broker's alone.
+    /// Writes to the root and beside the broker's store: what lies in the store is the broker's
+    /// alone.
     pub(in crate::commands) fn of(root: &Root) -> Self {
         let [own, broker, store] = [root.dot_dir(), root.broker_dir(), root.broker_jetstream()];
         let problem = [&own, &broker].into_iter().filter(|dir| dir.is_dir()).find_map(|dir| {

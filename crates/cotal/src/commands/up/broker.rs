@@ -129,7 +129,8 @@ fn take_certificate(args: &Args, plan: &mut Plan, root: &Root) -> anyhow::Result
     Ok(())
 }
 
-/// Port, durability and transport belong to the running process; changing them silently would be a lie.
+/// Port, durability and transport belong to the running process; changing them silently would be a
+/// lie.
 fn refuse_other_settings(args: &Args, plan: &Plan, url: &str) -> anyhow::Result<()> {
     let before = plan.before.as_ref();
     let same_durability = before.is_none_or(|mesh| mesh.durability == plan.durability);

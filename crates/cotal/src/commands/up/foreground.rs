@@ -23,7 +23,8 @@ use crate::notify::{self, Notifier};
 
 const STOP_POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Somebody's wish that the mesh be taken down again, heard from before anything can be left behind.
+/// Somebody's wish that the mesh be taken down again, heard from before anything can be left
+/// behind.
 pub(super) struct Wish {
     interrupt: Signal,
     terminate: Signal,

@@ -69,8 +69,8 @@ pub(super) async fn keep(up: &Up<'_>, authorities: &[Authority]) {
     }
 }
 
-/// Starts each manager that does not run; never one whose daemon was stopped for good, and none while
-/// a stop runs.
+/// Starts each manager that does not run; never one whose daemon was stopped for good, and none
+/// while a stop runs.
 pub(super) async fn start_missing(up: &Up<'_>, authorities: &[Authority]) {
     for authority in authorities {
         let started = match start_one(up, authority) {

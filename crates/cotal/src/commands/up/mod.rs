@@ -48,8 +48,8 @@ pub struct Args {
     /// The space; it is added when the root has it not yet. Else `main`.
     #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
     pub space: Option<Space>,
-    /// The port the broker listens on; 0 takes a free one. Else the one it had, or the first that is free
-    /// from 4222 on.
+    /// The port the broker listens on; 0 takes a free one. Else the one it had, or the first that
+    /// is free from 4222 on.
     #[arg(long, value_name = "PORT")]
     pub server_port: Option<u16>,
     /// Return once the mesh is up, and leave it running.
@@ -68,8 +68,8 @@ pub struct Args {
     /// keeps it.
     #[arg(long)]
     pub tls: bool,
-    /// The certificate to present instead, for 127.0.0.1 and signed by an authority that this system
-    /// trusts; it implies --tls.
+    /// The certificate to present instead, for 127.0.0.1 and signed by an authority that this
+    /// system trusts; it implies --tls.
     #[arg(long, value_name = "PEM", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its key.
@@ -78,8 +78,8 @@ pub struct Args {
     /// The authority that signed it, where this system does not trust it.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
-    /// Begin a new mesh where the keys of the old one are lost: every agent is to be added again, and
-    /// what the old spaces hold can no longer be read.
+    /// Begin a new mesh where the keys of the old one are lost: every agent is to be added again,
+    /// and what the old spaces hold can no longer be read.
     #[arg(long)]
     pub new_trust: bool,
     #[command(flatten)]
@@ -145,8 +145,8 @@ fn authorities(root: &Root, plan: &Plan, args: &Args) -> anyhow::Result<Vec<Auth
     plan.spaces.iter().map(open).collect()
 }
 
-/// A new trust root begins a new mesh: never beside keys that are there, and never under a broker that
-/// knows the old ones.
+/// A new trust root begins a new mesh: never beside keys that are there, and never under a broker
+/// that knows the old ones.
 fn make_room_for_new_trust(root: &Root) -> anyhow::Result<()> {
     let why = if root.operator_seed().exists() {
         "this root has its operator's key: leave --new-trust out".to_owned()
@@ -268,8 +268,9 @@ impl<'a> Up<'a> {
         Ok(completed)
     }
 
-    /// Completes the managers of spaces that came out as `exit`: where a space is not served there is
-    /// no rail to manage it over. Without its manager it is served and its credentials are not renewed.
+    /// Completes the managers of spaces that came out as `exit`: where a space is not served there
+    /// is no rail to manage it over. Without its manager it is served and its credentials are not
+    /// renewed.
     pub async fn managers(&self, authorities: &[Authority], exit: Exit) -> anyhow::Result<Exit> {
         let mut managed = exit;
         if self.hosted {

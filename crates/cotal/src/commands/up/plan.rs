@@ -60,15 +60,18 @@ impl Plan {
         Ok(Self { mode, durability, spaces, port, is_default_port, tls, ca, before })
     }
 
-    /// Takes the next port that is free where nobody chose one and the default is taken; tells it. From
-    /// then on the mesh keeps it.
+    /// Takes the next port that is free where nobody chose one and the default is taken; tells it.
+    /// From then on the mesh keeps it.
     pub(super) fn free_default_port(&mut self) -> anyhow::Result<Option<u16>> {
         let (true, ListenPort::Fixed(first)) = (self.is_default_port, self.port) else {
             return Ok(None);
         };
         let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
         let free = (first..=first.saturating_add(PORTS_TRIED)).find(is_free).ok_or_else(|| {
-            let message = format!("port {first} and the next {PORTS_TRIED} are taken: choose one with --server-port, 0 takes any");
+            let message = format!(
+                "port {first} and the next {PORTS_TRIED} are taken: choose one with --server-port, \
+                 0 takes any"
+            );
             Failure::new(Exit::Conflict, message)
         })?;
         self.port = ListenPort::Fixed(free);
