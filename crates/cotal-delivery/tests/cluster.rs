@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cotal_broker::{Auth, Broker, Cluster, Jwt, ServerConfig, SpawnOptions};
 use cotal_delivery::{Lane, LaneOptions};
-use cotal_manager::{Authority, BrokerAddress, clock, ensure_daemon_credentials};
+use cotal_manager::{Authority, BrokerAddress, Office, clock, ensure_daemon_credentials};
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, Get, TlsMode};
 use cotal_testkit::{Mesh, Supervisor, broker_binary, eventually, serving};
 use cotal_trust::{UserKey, mint_profile};
