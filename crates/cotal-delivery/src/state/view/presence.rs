@@ -23,5 +23,10 @@ impl View {
 
 /// Whether the bucket is gone, or is another one.
 pub(super) fn is_another(ended: &ViewError) -> bool {
-    matches!(ended, ViewError::Recreated { .. } | ViewError::Nats(NatsError::Absent { .. }))
+    matches!(
+        ended,
+        ViewError::Recreated { .. }
+            | ViewError::Gone { .. }
+            | ViewError::Nats(NatsError::Absent { .. })
+    )
 }
