@@ -5,15 +5,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use cotal_broker::{Broker, BrokerBinary, ListenPort};
 use cotal_manager::launch::BrokerLaunch;
-use cotal_manager::{
-    Authority, BrokerAddress, Office, Shape, ensure_daemon_credentials, provision_space,
-};
+use cotal_manager::{Authority, BrokerAddress, ensure_daemon_credentials, provision};
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{
     Bytes, ConnectOptions, Connection, CredsSource, Engine, Outgoing, TlsMode, Writer,
     WriterOptions,
 };
 use cotal_trust::{UserKey, UserSpec, mint_profile, mint_user};
+use cotal_wire::accounts::Account;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket;
 use cotal_wire::permissions::Permissions;
@@ -77,8 +76,7 @@ impl Mesh {
         file.save(&root)?;
         let store = FileStore::new(root.clone());
         for authority in &authorities {
-            let (_, connection) = authority.connect(Office::Provisioner, &address).await?;
-            provision_space(&connection, authority.space(), Shape::Durable).await?;
+            provision(authority, &address).await?;
             ensure_daemon_credentials(authority, &store)?;
         }
         Ok(Self { dir, root, broker, address })
@@ -127,7 +125,7 @@ fn all_rights(authority: &Authority) -> anyhow::Result<String> {
     let spec = UserSpec {
         name: "bench",
         key: &key,
-        tags: Vec::new(),
+        tags: authority.account().tags_of(Account::Durable),
         permissions: Permissions {
             pub_allow: all.clone(),
             sub_allow: all,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cotal_broker::{Auth, Broker, Cluster, Jwt, ServerConfig, SpawnOptions};
 use cotal_delivery::{Lane, LaneOptions};
-use cotal_manager::{Authority, BrokerAddress, Office, Shape, clock, ensure_daemon_credentials};
+use cotal_manager::{Authority, BrokerAddress, Office, clock, ensure_daemon_credentials};
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, Get, TlsMode};
 use cotal_testkit::{Mesh, Supervisor, broker_binary, eventually, serving};
 use cotal_trust::{UserKey, mint_profile};
@@ -65,13 +65,9 @@ impl Trio {
     /// A cluster elects a leader first, so provisioning is tried until it is done.
     async fn provision(&self) {
         let address = BrokerAddress { url: self.servers[0].url().to_owned(), tls: TlsMode::Plain };
-        let space = self.authority.space();
-        let attempt = || async {
-            let (_, connection) =
-                self.authority.connect(Office::Provisioner, &address).await.ok()?;
-            cotal_manager::provision_space(&connection, space, Shape::Durable).await.ok()
-        };
-        eventually("the space is provisioned", attempt, Option::is_some).await;
+        let attempt = || cotal_manager::provision(&self.authority, &address);
+        let done = eventually("the space is provisioned", attempt, Result::is_ok).await;
+        done.expect("provisioning");
         let store = FileStore::new(self.root.clone());
         ensure_daemon_credentials(&self.authority, &store).expect("credentials");
     }

@@ -30,7 +30,7 @@ fn removed(row: &Option<Entry>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_garbled_row_under_which_no_row_is_known_is_removed() {
-    let mesh = Mesh::start().await;
+    let mesh = Mesh::of_one_account().await;
     let god = God::of(&mesh).await;
     let kv = god.kv(Bucket::Dead);
     let eve = mesh.peer("eve", &["team.>"], &["team.>"]).await;

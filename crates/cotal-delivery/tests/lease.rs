@@ -317,7 +317,8 @@ fn narrowed(mesh: &Mesh) -> (FileStore, SecretKey, Secret) {
     let key = UserKey::from_seed(&Secret::new(creds.seed)).expect("a seed");
     let own = key.principal().expect("a principal");
     let conn = key.conn_id().expect("an id");
-    let mut permissions = Profile::Delivery(own).permissions(mesh.space(), &conn);
+    let topology = mesh.authority().account().topology();
+    let mut permissions = Profile::Delivery(own).permissions(mesh.space(), &conn, topology);
     // The right itself stands, or else the daemon would not adopt the credential.
     permissions.pub_deny.push(lease_subject(mesh));
     let now = cotal_manager::clock::unix_seconds();

@@ -11,7 +11,10 @@ use cotal_wire::{Channel, Principal};
 use serde_json::{Value, json};
 
 async fn start() -> (Mesh, cotal_delivery::Lane, Peer) {
-    let mesh = Mesh::start().await;
+    start_on(Mesh::start().await).await
+}
+
+async fn start_on(mesh: Mesh) -> (Mesh, cotal_delivery::Lane, Peer) {
     let lane = mesh.lane().await;
     let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
     (mesh, lane, alice)
@@ -35,7 +38,27 @@ async fn send(connection: &Connection, subject: &str, reply: &str, body: String)
 /// The broker checks no reply subject, so the daemon does: it answers below the request alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_5_a_reply_target_outside_the_callers_own_subtree_is_dropped() {
-    let (mesh, _lane, alice) = start().await;
+    nothing_is_answered_elsewhere(Mesh::of_one_account().await).await;
+}
+
+/// Where agents have an account of their own the broker itself keeps answers out of every other.
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_no_answer_to_an_agent_goes_anywhere_in_the_durable_account() {
+    nothing_is_answered_elsewhere(Mesh::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adm_5_an_agent_of_three_accounts_may_ask_with_any_inbox() {
+    let (_mesh, _lane, alice) = start().await;
+    let own = alice.space.ctl(DELIVERY, alice.principal());
+    let asked = alice.connection.request(own, None, list_request("local.alice").into(), None);
+    let reply: Reply =
+        serde_json::from_slice(&asked.await.expect("a reply").payload).expect("a reply");
+    assert!(reply.ok, "{reply:?}");
+}
+
+async fn nothing_is_answered_elsewhere(mesh: Mesh) {
+    let (mesh, _lane, alice) = start_on(mesh).await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let god = God::of(&mesh).await;
     let own = alice.space.ctl(DELIVERY, alice.principal());

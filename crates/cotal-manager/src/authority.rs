@@ -3,8 +3,9 @@
 //! Invariant: nothing here ever runs on an allow-all user. Every connection is one of the wire's
 //! profiles, minted for minutes, and its credential never touches a disk.
 
-use cotal_nats::{ConnectOptions, Connection, Creds, TlsMode};
+use cotal_nats::{ConnectError, ConnectOptions, Connection, Creds, NatsError, TlsMode};
 use cotal_trust::{SpaceAccount, Trust, UserKey, mint_profile, mint_system_profile};
+use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::profile::{Profile, SystemProfile};
 use cotal_wire::{ConnId, Principal, Space};
 use cotal_workspace::{MeshFile, Mode, Root, Segment};
@@ -33,6 +34,8 @@ pub enum Office {
     Operator,
     /// Creation of streams and buckets.
     Provisioner,
+    /// The same in the shared account of a space of three.
+    SharedProvisioner,
 }
 
 impl Office {
@@ -41,6 +44,7 @@ impl Office {
             Self::Supervisor => Profile::Supervisor(own),
             Self::Operator => Profile::Operator(own),
             Self::Provisioner => Profile::Provisioner,
+            Self::SharedProvisioner => Profile::SharedProvisioner,
         }
     }
 }
@@ -55,7 +59,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Opens the trust material of a root and the account of a space; makes what is missing.
+    /// Opens the trust material of a root and the accounts of a space; makes what is missing. A new
+    /// space has three accounts; one that has another topology keeps it.
     ///
     /// # Errors
     /// When trust material is damaged or lost, or cannot be written.
@@ -70,9 +75,17 @@ impl Authority {
     /// # Errors
     /// When trust material is damaged, or cannot be written.
     pub fn create_anew(root: &Root, space: &Space) -> Result<Self, ManagerError> {
+        Self::create_as(root, space, Topology::Three)
+    }
+
+    /// The same, where a new space gets the accounts that `topology` says.
+    ///
+    /// # Errors
+    /// As [`Self::create_anew`].
+    pub fn create_as(root: &Root, space: &Space, topology: Topology) -> Result<Self, ManagerError> {
         let now = unix_seconds();
         let trust = Trust::create_or_open(root, now)?;
-        let account = trust.space_account(space, now)?;
+        let account = trust.space_account(space, topology, now)?;
         Ok(Self { root: root.clone(), trust, account, lifetime: None })
     }
 
@@ -114,7 +127,7 @@ impl Authority {
         &self.trust
     }
 
-    /// The account of the space.
+    /// The accounts of the space.
     #[must_use]
     pub fn account(&self) -> &SpaceAccount {
         &self.account
@@ -171,16 +184,36 @@ impl Authority {
         Ok((own, connect(broker, &name, creds).await?))
     }
 
-    /// Pushes the account's JWT to a running broker, so that a space can be added, and a user
-    /// revoked, while it runs.
+    /// A connection in an office to a broker that may not know the space's accounts yet: one that was
+    /// running before the space was added is told of them.
     ///
     /// # Errors
-    /// When the broker cannot be reached, or does not take the JWT.
-    pub async fn push_account(&self, broker: &BrokerAddress) -> Result<(), ManagerError> {
-        self.push(broker, self.account.jwt()).await
+    /// As [`Self::connect`] and [`Self::push_account`].
+    pub async fn connect_told(
+        &self,
+        office: Office,
+        broker: &BrokerAddress,
+    ) -> Result<Connection, ManagerError> {
+        match self.connect(office, broker).await {
+            Err(error) if is_rejected(&error) => {
+                self.push_account(broker).await?;
+                Ok(self.connect(office, broker).await?.1)
+            }
+            connected => Ok(connected?.1),
+        }
     }
 
-    /// Revokes a user of the account and makes the broker know it: it drops the user within
+    /// Pushes the JWTs of the space's accounts to a running broker, so that a space can be added while
+    /// it runs.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached, or does not take one.
+    pub async fn push_account(&self, broker: &BrokerAddress) -> Result<(), ManagerError> {
+        let jwts: Vec<_> = self.account.jwts().into_iter().map(|(_, jwt)| jwt).collect();
+        self.push(broker, &jwts).await
+    }
+
+    /// Revokes a user of one of the accounts and makes the broker know it: it drops the user within
     /// milliseconds and refuses it from then on.
     ///
     /// # Errors
@@ -188,10 +221,11 @@ impl Authority {
     pub async fn revoke(
         &self,
         broker: &BrokerAddress,
+        account: Account,
         user: &ConnId,
         at: i64,
     ) -> Result<(), ManagerError> {
-        self.revoke_all(broker, &[(user.clone(), at)]).await
+        self.revoke_all(broker, account, &[(user.clone(), at)]).await
     }
 
     /// The same for many users at once.
@@ -201,26 +235,54 @@ impl Authority {
     pub async fn revoke_all(
         &self,
         broker: &BrokerAddress,
+        account: Account,
         users: &[(ConnId, i64)],
     ) -> Result<(), ManagerError> {
-        let account = self.trust.revoke_all(self.space(), users, unix_seconds())?;
-        self.push(broker, account.jwt()).await
+        let revoked = self.trust.revoke(self.space(), account, users, unix_seconds())?;
+        self.push(broker, &[revoked.jwt_of(account).to_owned()]).await
     }
 
-    async fn push(&self, broker: &BrokerAddress, jwt: &str) -> Result<(), ManagerError> {
+    /// Revokes everybody who was issued a credential of one of the accounts at or before `at`.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub async fn revoke_everybody(
+        &self,
+        broker: &BrokerAddress,
+        account: Account,
+        at: i64,
+    ) -> Result<(), ManagerError> {
+        let revoked = self.trust.revoke_everybody(self.space(), account, at, unix_seconds())?;
+        self.push(broker, &[revoked.jwt_of(account).to_owned()]).await
+    }
+
+    async fn push(&self, broker: &BrokerAddress, jwts: &[String]) -> Result<(), ManagerError> {
         let key = UserKey::generate();
         let (system, profile) = (self.trust.system(), SystemProfile::ClaimsPusher);
         let minted = mint_system_profile(system, &key, &profile, None, unix_seconds())?;
         let creds = Creds::parse(minted.creds.expose())?;
         let connection = connect(broker, "cotal claims-pusher", creds).await?;
-        let pushed = crate::claims::push(&connection, jwt).await;
+        let mut pushed = Ok(());
+        for jwt in jwts {
+            pushed = crate::claims::push(&connection, jwt).await;
+            if pushed.is_err() {
+                break;
+            }
+        }
         connection.close(CLOSE).await;
-        pushed.doing(|| format!("push the account of space {} to the broker", self.space()))
+        pushed.doing(|| format!("push the accounts of space {} to the broker", self.space()))
     }
 }
 
-/// A root whose keys are gone is no new root: making others in silence would leave every agent,
-/// and all that is stored, behind.
+fn is_rejected(error: &ManagerError) -> bool {
+    matches!(
+        error,
+        ManagerError::Broker { source: NatsError::Connect(ConnectError::Rejected { .. }), .. }
+    )
+}
+
+/// A root whose keys are gone is no new root: making others in silence would leave every agent, and all
+/// that is stored, behind.
 fn refuse_lost_trust(root: &Root, space: &Space) -> Result<(), ManagerError> {
     // A mesh.json that does not read is told by whoever needs it.
     let mesh = MeshFile::load(root).ok().flatten().filter(|mesh| mesh.mode == Mode::Auth);

@@ -7,6 +7,7 @@ use cotal_trust::{
     AccountKeys, Minted, UnfitError, UserKey, mint_of_rotation, mint_profile, read_creds,
 };
 use cotal_wire::Space;
+use cotal_wire::accounts::{Account, inhabited};
 use cotal_wire::creds::{Creds, KICKS_ARE_THE_HOSTS};
 use cotal_wire::permissions::Permissions;
 use cotal_wire::profile::{Profile, SystemProfile};
@@ -271,6 +272,7 @@ fn account_of<'a>(authority: &'a Authority, kind: &SecretKind) -> &'a AccountKey
         SecretKind::MembershipObserver | SecretKind::ConnectionEvictor => {
             authority.trust().system()
         }
+        SecretKind::Agent(_) => authority.account().keys_of(Account::Agents),
         _ => authority.account().keys(),
     }
 }
@@ -294,7 +296,10 @@ fn judge(
     }
     let key = UserKey::from_seed(&Secret::new(&creds.seed))?;
     let granted = permissions(authority, kind, &key)?;
-    let same = claims.pub_allow == granted.pub_allow && claims.sub_allow == granted.sub_allow;
+    let is_of_system = matches!(User::of(authority, kind, &key)?, User::System(_));
+    let same = claims.pub_allow == granted.pub_allow
+        && claims.sub_allow == granted.sub_allow
+        && (is_of_system || inhabited(claims) == authority.account().inhabited());
     Ok((!same).then_some(Reason::Outdated))
 }
 
@@ -314,7 +319,7 @@ impl User {
         Ok(match kind {
             SecretKind::MembershipRw => Self::Space(Profile::MembershipRw),
             SecretKind::MembershipObserver => Self::System(SystemProfile::MembershipObserver {
-                account: authority.account().public_key(),
+                accounts: authority.account().inhabited(),
             }),
             SecretKind::ConnectionEvictor => Self::System(SystemProfile::ConnectionEvictor),
             _ => Self::Space(Profile::Delivery(own)),
@@ -329,7 +334,9 @@ fn permissions(
 ) -> Result<Permissions, ManagerError> {
     let conn = key.conn_id().map_err(cotal_trust::MintError::from)?;
     Ok(match User::of(authority, kind, key)? {
-        User::Space(profile) => profile.permissions(authority.space(), &conn),
+        User::Space(profile) => {
+            profile.permissions(authority.space(), &conn, authority.account().topology())
+        }
         User::System(profile) => profile.permissions(&conn),
     })
 }

@@ -26,12 +26,12 @@ impl KickSigner {
         Ok(retained_system(root)?.map(|system| Self { system }))
     }
 
-    /// An observer of one account, for one census.
+    /// An observer of a space's accounts, for one census.
     ///
     /// # Errors
     /// When it cannot be signed.
-    pub fn observer(&self, space: &Space, account: &str) -> Result<Secret, ManagerError> {
-        self.sign(space, &SystemProfile::MembershipObserver { account: account.to_owned() })
+    pub fn observer(&self, space: &Space, accounts: &[String]) -> Result<Secret, ManagerError> {
+        self.sign(space, &SystemProfile::MembershipObserver { accounts: accounts.to_vec() })
     }
 
     /// A user that may kick on one server, for one kick.

@@ -6,7 +6,7 @@
 //! profiles.
 //!
 //! - [`Authority`]: the keys of a space and the one-shot credentials of its offices.
-//! - [`provision_space`]: streams, buckets and first rows.
+//! - [`provision`]: streams, buckets and first rows.
 //! - [`Agents`]: agents, provisioned in an order that a crash can repeat.
 //! - [`ensure_daemon_credentials`]: what the daemon runs on, made and renewed.
 //! - [`provision_host`], [`mint_creds`]: what a host on another machine runs on.
@@ -23,6 +23,7 @@ mod credentials;
 mod endpoints;
 mod error;
 mod gate;
+mod isolate;
 mod kick_signer;
 pub mod launch;
 mod manage;
@@ -47,12 +48,13 @@ pub use credentials::{
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
+pub use isolate::{Isolation, isolate};
 pub use kick_signer::KickSigner;
 pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
 pub use mint::{
     HostProfile, mint_connection_evictor_creds, mint_creds, mint_membership_observer_creds,
 };
-pub use provision::{Provisioned, Shape, provision_space};
+pub use provision::{Provisioned, Shape, provision, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::Change;
 pub use write_back::{WrittenBack, write_back_rows};

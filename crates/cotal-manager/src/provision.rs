@@ -3,23 +3,34 @@
 //! Invariant: repeatable. What is right stays untouched, what is missing is made, and what
 //! contradicts the wire is updated in place; nothing is ever deleted to be made anew.
 
+use std::time::Duration;
+
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
+use cotal_wire::accounts::Topology;
 use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::names;
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
 use cotal_wire::streams::{ConsumerConfig, StreamConfig};
 use serde_json::{Map, Value, json};
 
+use crate::authority::{Authority, BrokerAddress, Office};
 use crate::error::{Doing, ManagerError};
 use crate::repair::{self, Change};
 
-/// Which kind of mesh a space is provisioned for.
+/// How long a connection may take to close.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Which part of a space an account holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Everything that the delivery daemon needs.
+    /// Everything: the only account of a space that the delivery daemon serves.
+    Whole,
+    /// Everything but what agents may write: the durable account of a space of three.
     Durable,
+    /// What agents may write, and mirrors of what they read: the shared account of a space of three.
+    Shared,
     /// Without a daemon there is no backstop: only what live traffic and its history use (LIF-14).
     LiveOnly,
 }
@@ -33,9 +44,41 @@ pub struct Provisioned {
     pub repaired: Vec<(String, Vec<Change>)>,
 }
 
-/// Brings a space to what the wire demands.
+impl Provisioned {
+    fn add(&mut self, other: Self) {
+        self.created.extend(other.created);
+        self.repaired.extend(other.repaired);
+    }
+}
+
+/// Brings every account of a space to what the wire demands. A broker that does not know the accounts
+/// is told of them.
 ///
-/// `connection` holds the provisioner's permissions.
+/// # Errors
+/// When the broker cannot be reached or does not do what it is asked; running it again continues.
+pub async fn provision(
+    authority: &Authority,
+    broker: &BrokerAddress,
+) -> Result<Provisioned, ManagerError> {
+    let parts: &[(Office, Shape)] = match authority.account().topology() {
+        Topology::One => &[(Office::Provisioner, Shape::Whole)],
+        Topology::Three => {
+            &[(Office::Provisioner, Shape::Durable), (Office::SharedProvisioner, Shape::Shared)]
+        }
+    };
+    let mut done = Provisioned::default();
+    for (office, shape) in parts {
+        let connection = authority.connect_told(*office, broker).await?;
+        let part = provision_space(&connection, authority.space(), *shape).await;
+        connection.close(CLOSE_WITHIN).await;
+        done.add(part?);
+    }
+    Ok(done)
+}
+
+/// Brings one account of a space to what the wire demands.
+///
+/// `connection` holds the permissions of the account's provisioner.
 ///
 /// # Errors
 /// When the broker does not do what it is asked; running it again continues.
@@ -49,11 +92,13 @@ pub async fn provision_space(
         let is_new = ensure_stream(connection, &config, &mut done).await?;
         // A consumer that vanished from an old stream is the daemon's to miss: made anew here, it
         // would silently skip what was posted in between.
-        if is_new {
+        if is_new && shape != Shape::Shared {
             ensure_consumers(connection, space, &config.name, &mut done).await?;
         }
     }
-    ensure_defaults(connection, space, shape, &mut done).await?;
+    if shape != Shape::Shared {
+        ensure_defaults(connection, space, shape, &mut done).await?;
+    }
     Ok(done)
 }
 
@@ -64,15 +109,22 @@ fn configs(connection: &Connection, space: &Space, shape: Shape) -> Vec<StreamCo
     let streams = space.stream_configs(max_payload, batched);
     let buckets = names::Bucket::ALL.map(|bucket| space.bucket_config(bucket));
     let all = streams.into_iter().chain(buckets);
+    let presence = space.kv_stream(names::Bucket::Presence);
     match shape {
-        Shape::Durable => all.collect(),
+        Shape::Whole => all.collect(),
+        Shape::Durable => all.filter(|config| config.name != presence).collect(),
+        Shape::Shared => {
+            let mirrors = names::Bucket::MIRRORED.map(|bucket| space.mirror_config(bucket));
+            let mirrors = mirrors.into_iter().chain([space.chat_mirror_config()]);
+            all.filter(|config| config.name == presence).chain(mirrors).collect()
+        }
         // No daemon routes or trims here: CHAT keeps what history shows.
         Shape::LiveOnly => {
             let live = [
                 space.chat_stream(),
                 space.dm_stream(),
                 space.task_stream(),
-                space.kv_stream(names::Bucket::Presence),
+                presence,
                 space.kv_stream(names::Bucket::Channels),
             ];
             let mut configs: Vec<_> = all.filter(|it| live.contains(&it.name)).collect();
@@ -161,8 +213,8 @@ async fn ensure_defaults(
     done: &mut Provisioned,
 ) -> Result<(), ManagerError> {
     let class = match shape {
-        Shape::Durable => DeliveryClass::Durable,
         Shape::LiveOnly => DeliveryClass::Live,
+        _ => DeliveryClass::Durable,
     };
     let config = ChannelConfig { delivery_class: Some(class), ..ChannelConfig::default() };
     let bucket = Bucket::new(connection, &space.bucket(names::Bucket::Channels));

@@ -5,30 +5,28 @@ use cotal_manager::{Authority, Liveness, Office, Provisioned, Rail, Shape, provi
 use cotal_nats::{ConnectError, ConnectOptions, Connection, NatsError};
 use cotal_testkit::Mesh;
 use cotal_wire::Space;
+use cotal_wire::accounts::Account;
 use cotal_wire::names::Bucket;
 use serde_json::{Value, json};
 
-async fn provisioner(mesh: &Mesh) -> Connection {
-    let connected = mesh.authority().connect(Office::Provisioner, &mesh.address()).await;
-    connected.unwrap().1
-}
-
 async fn provision(mesh: &Mesh) -> Provisioned {
-    let connection = provisioner(mesh).await;
-    provision_space(&connection, mesh.space(), Shape::Durable).await.unwrap()
+    cotal_manager::provision(&mesh.authority(), &mesh.address()).await.unwrap()
 }
 
 /// Every stream and bucket as the broker tells it, its state and creation time included.
 async fn snapshot(mesh: &Mesh) -> Vec<Value> {
-    let (god, space) = (mesh.god().await, mesh.space());
-    let streams = space.stream_configs(0, false).into_iter().map(|config| config.name);
-    let buckets = Bucket::ALL.map(|bucket| space.kv_stream(bucket));
     let mut all = Vec::new();
-    for name in streams.chain(buckets) {
-        let subject = format!("$JS.API.STREAM.INFO.{name}");
-        let mut info: Value = god.js_call(&subject, &json!({}), None).await.unwrap();
-        info["ts"] = Value::Null;
-        all.push(info);
+    for account in [Account::Durable, Account::Shared] {
+        let god = mesh.all_of(account).await;
+        let names: Value = god.js_call("$JS.API.STREAM.NAMES", &json!({}), None).await.unwrap();
+        for name in names["streams"].as_array().unwrap() {
+            let subject = format!("$JS.API.STREAM.INFO.{}", name.as_str().unwrap());
+            let mut info: Value = god.js_call(&subject, &json!({}), None).await.unwrap();
+            info["ts"] = Value::Null;
+            // How long ago the mirror heard of its original.
+            info["mirror"]["active"] = Value::Null;
+            all.push(info);
+        }
     }
     all
 }
@@ -144,8 +142,8 @@ async fn a_space_is_added_while_the_broker_runs() {
     let rejected = matches!(source, Some(NatsError::Connect(ConnectError::Rejected { .. })));
     assert!(rejected, "{refused:?}");
     authority.push_account(&mesh.address()).await.unwrap();
+    cotal_manager::provision(&authority, &mesh.address()).await.unwrap();
     let (_, connection) = authority.connect(Office::Provisioner, &mesh.address()).await.unwrap();
-    provision_space(&connection, &space, Shape::Durable).await.unwrap();
     // Pushing what the broker knows already changes nothing and disturbs nobody.
     authority.push_account(&mesh.address()).await.unwrap();
     connection.stream_info(&space.chat_stream()).await.unwrap();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::{AuthError, ConnectErrorKind, Subject};
+use cotal_wire::accounts::parse_api_tag;
 use data_encoding::BASE32_NOPAD;
 use tokio::sync::{broadcast, watch};
 
@@ -27,6 +28,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A redial waits at most this long, so that a broker which is back is found at once.
 const MAX_REDIAL_DELAY: Duration = Duration::from_millis(500);
+/// Where the broker serves the API of the account's own streams.
+const API: &str = "$JS.API";
 /// Messages a subscription buffers before the client drops them; far above any pull in flight.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
 
@@ -101,6 +104,8 @@ pub(crate) struct Inner {
     inbox: String,
     creds: CredsSource,
     presented: Presented,
+    /// Streams of another account, and the prefix under which their API is served in this one.
+    elsewhere: Vec<(String, String)>,
     pub(crate) request_timeout: Duration,
     /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls the
     /// broker may still answer.
@@ -162,6 +167,7 @@ impl Connection {
                 inbox,
                 creds: options.creds,
                 presented,
+                elsewhere: creds.as_ref().map(elsewhere).unwrap_or_default(),
                 request_timeout: options.request_timeout,
                 run: random_run()?,
                 next_token: AtomicU64::new(0),
@@ -355,6 +361,13 @@ impl Connection {
         &self.inner.creds
     }
 
+    /// The prefix under which the API of `stream` is served: the broker's own, unless the credential
+    /// says that the stream stands in another account.
+    pub(crate) fn api_of(&self, stream: &str) -> &str {
+        let elsewhere = self.inner.elsewhere.iter().find(|(other, _)| other == stream);
+        elsewhere.map_or(API, |(_, prefix)| prefix)
+    }
+
     /// A reply inbox of exactly two tokens that no one else on this connection uses.
     pub(crate) fn new_inbox(&self) -> String {
         let n = self.inner.next_token.fetch_add(1, Ordering::Relaxed);
@@ -378,6 +391,12 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn elsewhere(creds: &Creds) -> Vec<(String, String)> {
+    let tags = creds.claims().nats.tags.iter();
+    let named = |(stream, prefix): (&str, &str)| (stream.to_owned(), prefix.to_owned());
+    tags.filter_map(|tag| parse_api_tag(tag).map(named)).collect()
 }
 
 fn client_options(

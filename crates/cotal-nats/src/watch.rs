@@ -244,9 +244,10 @@ impl Watch {
             return;
         };
         let _ = pull.inbox.unsubscribe().await;
-        let subject =
-            format!("$JS.API.CONSUMER.DELETE.{}.{}", self.bucket.stream(), pull.consumer());
-        let _ = self.bucket.connection().publish(subject, None, Bytes::new()).await;
+        let (connection, stream) = (self.bucket.connection(), self.bucket.stream());
+        let api = connection.api_of(stream);
+        let subject = format!("{api}.CONSUMER.DELETE.{stream}.{}", pull.consumer());
+        let _ = connection.publish(subject, None, Bytes::new()).await;
     }
 
     /// Turns a message into its event; `None` when the consumer's count has a gap.

@@ -1,6 +1,7 @@
 //! Renewal of a credential without restart (CRD-2, CRD-5): when it is due, and which candidate may be
 //! proved at all.
 
+use cotal_wire::accounts::inhabited;
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
 
@@ -93,7 +94,7 @@ pub fn judge(held: &Creds, stored: &Creds, needed: &Permissions, now: i64) -> Ca
 
 fn refusal(held: &Creds, stored: &Creds, needed: &Permissions, now: i64) -> Option<Refused> {
     let (have, new) = (&held.claims, &stored.claims);
-    if new.account != have.account {
+    if inhabited(new) != inhabited(have) {
         return Some(Refused::OtherAccount);
     }
     if new.subject != have.subject {

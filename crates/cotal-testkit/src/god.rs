@@ -1,10 +1,11 @@
-//! All of a space's account, for what no profile may: tampering, and looking into stores.
+//! All of a space's durable account, for what no profile may: tampering, and looking into stores.
 
 use std::collections::BTreeSet;
 
 use cotal_delivery::Lane;
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{Bucket as Kv, Connection, ConsumerConfig, Get, StoredMessage};
+use cotal_wire::accounts::Account;
 use cotal_wire::names::{Bucket, FANOUT, LEASE_KEY, READER, member_key, request_key};
 use cotal_wire::rows::{AclRow, MemberRow, RequestRow};
 use cotal_wire::{Channel, Lifecycle, Role, Space};
@@ -35,6 +36,8 @@ pub async fn with_member(channel: &str) -> (Mesh, Lane, Peer, Peer, God) {
 pub struct God {
     /// Its connection.
     pub connection: Connection,
+    /// The same in the account that holds presence.
+    shared: Connection,
     space: Space,
 }
 
@@ -42,13 +45,18 @@ pub struct God {
 impl God {
     /// Of the first space of `mesh`.
     pub async fn of(mesh: &Mesh) -> Self {
-        Self { connection: mesh.god().await, space: mesh.space().clone() }
+        let shared = mesh.all_of(Account::Shared).await;
+        Self { connection: mesh.god().await, shared, space: mesh.space().clone() }
     }
 
     /// A bucket.
     #[must_use]
     pub fn kv(&self, bucket: Bucket) -> Kv {
-        Kv::new(&self.connection, &self.space.bucket(bucket))
+        Kv::new(self.home_of(bucket), &self.space.bucket(bucket))
+    }
+
+    fn home_of(&self, bucket: Bucket) -> &Connection {
+        if bucket.account() == Account::Shared { &self.shared } else { &self.connection }
     }
 
     /// A member row with its revision, unless there is none.
@@ -145,12 +153,13 @@ impl God {
 
     async fn set_watches(&self, bucket: Bucket, body: &Value) {
         let prefix = format!("{}/", self.space.kv_stream(bucket));
+        let home = self.home_of(bucket);
         let mut set = 0;
-        for name in self.consumers().await {
+        for name in consumers(home).await {
             let Some(watch) = name.strip_prefix(&prefix) else { continue };
             let stream = self.space.kv_stream(bucket);
             let subject = format!("$JS.API.CONSUMER.PAUSE.{stream}.{watch}");
-            let done = self.connection.js_call::<Value>(&subject, body, None).await;
+            let done = home.js_call::<Value>(&subject, body, None).await;
             done.expect("a watch that pauses");
             set += 1;
         }
@@ -324,21 +333,25 @@ impl God {
         crate::eventually("a settled consumer", look, settled).await.expect("a consumer");
     }
 
-    /// The names of every consumer of the account, with their streams.
+    /// The names of every consumer of the durable account, with their streams.
     pub async fn consumers(&self) -> BTreeSet<String> {
-        let names = |value: &Value, of: &str| -> Vec<String> {
-            let list = value[of].as_array().cloned().unwrap_or_default();
-            list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
-        };
-        let ask = async |subject: String| -> Value {
-            self.connection.js_call(&subject, &json!({}), None).await.expect("a list")
-        };
-        let mut found = BTreeSet::new();
-        for stream in names(&ask("$JS.API.STREAM.NAMES".to_owned()).await, "streams") {
-            let list = ask(format!("$JS.API.CONSUMER.NAMES.{stream}")).await;
-            let consumers = names(&list, "consumers");
-            found.extend(consumers.into_iter().map(|name| format!("{stream}/{name}")));
-        }
-        found
+        consumers(&self.connection).await
     }
+}
+
+async fn consumers(connection: &Connection) -> BTreeSet<String> {
+    let names = |value: &Value, of: &str| -> Vec<String> {
+        let list = value[of].as_array().cloned().unwrap_or_default();
+        list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    };
+    let ask = async |subject: String| -> Value {
+        connection.js_call(&subject, &json!({}), None).await.expect("a list")
+    };
+    let mut found = BTreeSet::new();
+    for stream in names(&ask("$JS.API.STREAM.NAMES".to_owned()).await, "streams") {
+        let list = ask(format!("$JS.API.CONSUMER.NAMES.{stream}")).await;
+        let consumers = names(&list, "consumers");
+        found.extend(consumers.into_iter().map(|name| format!("{stream}/{name}")));
+    }
+    found
 }

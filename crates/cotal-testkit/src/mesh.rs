@@ -7,11 +7,12 @@ use cotal_broker::{Broker, BrokerBinary, ListenPort, LocateOptions, cache_dir, l
 use cotal_delivery::{Lane, LaneOptions, Stage};
 use cotal_manager::launch::BrokerLaunch;
 use cotal_manager::{
-    AgentName, Agents, Authority, BrokerAddress, NewAgent, Office, Shape, clock,
-    ensure_daemon_credentials, provision_endpoint, provision_space,
+    AgentName, Agents, Authority, BrokerAddress, NewAgent, clock, ensure_daemon_credentials,
+    provision, provision_endpoint,
 };
 use cotal_nats::{ConnectOptions, Connection, Creds, CredsSource, TlsMode};
 use cotal_trust::{UserKey, mint_profile};
+use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::{ChannelConfig, DeliveryClass};
@@ -30,6 +31,8 @@ pub struct MeshOptions {
     pub spaces: Vec<String>,
     /// The cap of the broker's stores, in bytes.
     pub max_file_store: Option<u64>,
+    /// Spaces of one account, as they were made before there were three.
+    pub one_account: bool,
 }
 
 /// A broker, its trust, and provisioned spaces.
@@ -67,6 +70,11 @@ impl Mesh {
         Self::with(MeshOptions::default()).await
     }
 
+    /// The same, where the space has one account, as all had before there were three.
+    pub async fn of_one_account() -> Self {
+        Self::with(MeshOptions { one_account: true, ..MeshOptions::default() }).await
+    }
+
     /// A mesh as `options` say.
     ///
     /// # Panics
@@ -79,9 +87,10 @@ impl Mesh {
             names.iter().map(|name| Space::parse(name).expect("a space name")).collect();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let root = Root::init(dir.path()).expect("a root");
+        let topology = if options.one_account { Topology::One } else { Topology::Three };
         let authorities: Vec<_> = spaces
             .iter()
-            .map(|space| Authority::create_or_open(&root, space).expect("trust material"))
+            .map(|space| Authority::create_as(&root, space, topology).expect("trust material"))
             .collect();
         let binary = broker_binary();
         let mut mesh = Self {
@@ -133,11 +142,7 @@ impl Mesh {
     }
 
     async fn provision(&self, authority: &Authority) {
-        let (_, connection) =
-            authority.connect(Office::Provisioner, &self.address()).await.expect("the provisioner");
-        provision_space(&connection, authority.space(), Shape::Durable)
-            .await
-            .expect("provisioning");
+        provision(authority, &self.address()).await.expect("provisioning");
         let store = FileStore::new(self.root.clone());
         ensure_daemon_credentials(authority, &store).expect("the daemon's credentials");
     }
@@ -295,7 +300,9 @@ impl Mesh {
         };
         let key = UserKey::generate();
         let conn = key.conn_id().expect("a key");
-        let mut permissions = Profile::Agent(grant).permissions(self.space(), &conn);
+        let authority = self.authority();
+        let topology = authority.account().topology();
+        let mut permissions = Profile::Agent(grant).permissions(self.space(), &conn, topology);
         for subjects in [&mut permissions.pub_allow, &mut permissions.sub_allow] {
             subjects.retain(|subject| !subject.contains(ANYCAST_TAKE));
         }
@@ -307,7 +314,7 @@ impl Mesh {
             issued_at: clock::unix_seconds(),
             expires_at: None,
         };
-        let minted = cotal_trust::mint_user(self.authority().account().keys(), &spec);
+        let minted = cotal_trust::mint_user(authority.account().keys_of(Account::Agents), &spec);
         minted.expect("a credential").creds.expose().to_owned()
     }
 
@@ -343,19 +350,25 @@ impl Mesh {
         self.connect(&self.creds(Profile::Operator)).await
     }
 
-    /// A connection that may do all in the space's account, for what no profile may: tampering and
-    /// looking into stores.
+    /// A connection that may do all in the account where the space's streams are, for what no profile
+    /// may: tampering and looking into stores.
+    pub async fn god(&self) -> Connection {
+        self.all_of(Account::Durable).await
+    }
+
+    /// The same in any account of the space.
     ///
     /// # Panics
     /// When it cannot be minted.
-    pub async fn god(&self) -> Connection {
+    pub async fn all_of(&self, account: Account) -> Connection {
         let key = UserKey::generate();
         let now = clock::unix_seconds();
         let all = vec![">".to_owned()];
+        let authority = self.authority();
         let spec = cotal_trust::UserSpec {
             name: "test-god",
             key: &key,
-            tags: Vec::new(),
+            tags: authority.account().tags_of(account),
             permissions: cotal_wire::permissions::Permissions {
                 pub_allow: all.clone(),
                 sub_allow: all,
@@ -364,7 +377,7 @@ impl Mesh {
             issued_at: now,
             expires_at: Some(now + 3_600),
         };
-        let minted = cotal_trust::mint_user(self.authority().account().keys(), &spec);
+        let minted = cotal_trust::mint_user(authority.account().keys_of(account), &spec);
         self.connect(minted.expect("a credential").creds.expose()).await
     }
 

@@ -1,9 +1,10 @@
-//! Account keys and the account of a space.
+//! Account keys and the accounts of a space.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use cotal_wire::Space;
+use cotal_wire::accounts::{AGENTS_TAG, Account, Topology};
 use nkeys::{KeyPair, KeyPairType};
 
 use crate::claims;
@@ -53,8 +54,7 @@ impl AccountKeys {
     pub(crate) fn sign_account(
         &self,
         operator: &KeyPair,
-        jetstream: bool,
-        revocations: &BTreeMap<String, i64>,
+        claims: claims::Account<'_>,
         issued_at: i64,
     ) -> Result<String, MintError> {
         let envelope = Envelope {
@@ -64,7 +64,7 @@ impl AccountKeys {
             name: &self.name,
             sub: &self.public_key(),
             exp: None,
-            nats: claims::Account::new(jetstream, revocations),
+            nats: claims,
         };
         sign(envelope, operator)
     }
@@ -76,13 +76,28 @@ impl fmt::Debug for AccountKeys {
     }
 }
 
-/// The account of a space as it stands on disk.
+/// One account of a space as it stands on disk.
 #[derive(Debug)]
-pub struct SpaceAccount {
-    pub(crate) space: Space,
+pub(crate) struct Signed {
     pub(crate) keys: AccountKeys,
     pub(crate) revocations: BTreeMap<String, i64>,
     pub(crate) jwt: String,
+}
+
+/// The accounts of a space as they stand on disk: one, or three.
+#[derive(Debug)]
+pub struct SpaceAccount {
+    pub(crate) space: Space,
+    pub(crate) durable: Signed,
+    pub(crate) isolated: Option<Isolated>,
+}
+
+/// What a space of three accounts has beside the durable one.
+#[derive(Debug)]
+pub(crate) struct Isolated {
+    pub(crate) agents: Signed,
+    pub(crate) shared: Signed,
+    pub(crate) moving: bool,
 }
 
 impl SpaceAccount {
@@ -92,28 +107,88 @@ impl SpaceAccount {
         &self.space
     }
 
-    /// What signs the space's users.
+    /// How many accounts it has.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        if self.isolated.is_some() { Topology::Three } else { Topology::One }
+    }
+
+    /// Whether it had one account and its move to three is not finished.
+    #[must_use]
+    pub fn is_moving(&self) -> bool {
+        self.isolated.as_ref().is_some_and(|isolated| isolated.moving)
+    }
+
+    fn of(&self, account: Account) -> &Signed {
+        match (account, &self.isolated) {
+            (Account::Agents, Some(isolated)) => &isolated.agents,
+            (Account::Shared, Some(isolated)) => &isolated.shared,
+            (Account::Durable, _) | (_, None) => &self.durable,
+        }
+    }
+
+    /// What signs the users of the durable account: the daemon's and the manager's, and in a space of
+    /// one account everybody's.
     #[must_use]
     pub fn keys(&self) -> &AccountKeys {
-        &self.keys
+        self.keys_of(Account::Durable)
     }
 
-    /// The account's id: `A…`.
+    /// What signs the users of one of its accounts.
+    #[must_use]
+    pub fn keys_of(&self, account: Account) -> &AccountKeys {
+        &self.of(account).keys
+    }
+
+    /// The id of the durable account: `A…`.
     #[must_use]
     pub fn public_key(&self) -> String {
-        self.keys.public_key()
+        self.keys().public_key()
     }
 
-    /// The account JWT, for the broker's resolver and for a push at run time. It changes only
-    /// with a revocation.
+    /// The accounts that users of the space live in, the durable one first: what a census looks at.
     #[must_use]
-    pub fn jwt(&self) -> &str {
-        &self.jwt
+    pub fn inhabited(&self) -> Vec<String> {
+        let mut inhabited = vec![self.public_key()];
+        inhabited.extend(self.isolated.iter().map(|isolated| isolated.agents.keys.public_key()));
+        inhabited
     }
 
-    /// Revoked users: nkey → the instant (Unix seconds) up to which their JWTs are refused.
+    /// The JWT of one of its accounts, for the broker's resolver and for a push at run time. It
+    /// changes only with a revocation, and when the space is moved to three accounts.
     #[must_use]
-    pub fn revocations(&self) -> &BTreeMap<String, i64> {
-        &self.revocations
+    pub fn jwt_of(&self, account: Account) -> &str {
+        &self.of(account).jwt
+    }
+
+    /// Every account's id and JWT, in the order in which a broker is told.
+    #[must_use]
+    pub fn jwts(&self) -> Vec<(String, String)> {
+        let all = match self.topology() {
+            Topology::One => vec![Account::Durable],
+            Topology::Three => Account::ALL.to_vec(),
+        };
+        all.into_iter()
+            .map(|account| (self.keys_of(account).public_key(), self.jwt_of(account).to_owned()))
+            .collect()
+    }
+
+    /// Revoked users of an account: nkey → the instant (Unix seconds) up to which their JWTs are
+    /// refused.
+    #[must_use]
+    pub fn revocations_of(&self, account: Account) -> &BTreeMap<String, i64> {
+        &self.of(account).revocations
+    }
+
+    /// What the credentials of a user of `account` say of the space's accounts.
+    #[must_use]
+    pub fn tags_of(&self, account: Account) -> Vec<String> {
+        match &self.isolated {
+            Some(isolated) if account == Account::Durable => vec![
+                format!("{AGENTS_TAG}:{}", isolated.agents.keys.public_key()),
+                self.space.api_tag(),
+            ],
+            _ => Vec::new(),
+        }
     }
 }

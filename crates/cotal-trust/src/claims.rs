@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cotal_wire::accounts::{Account as Home, Crossing, Grant};
 use cotal_wire::permissions::Permissions;
 use serde::Serialize;
 
@@ -24,6 +25,10 @@ impl<'a> Operator<'a> {
 
 #[derive(Serialize)]
 pub(crate) struct Account<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    imports: Vec<Import<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exports: Vec<Export<'a>>,
     limits: AccountLimits,
     default_permissions: EmptyPermissions,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -36,6 +41,8 @@ impl<'a> Account<'a> {
     /// `jetstream` is false for the system account, which must not have it.
     pub(crate) fn new(jetstream: bool, revocations: &'a BTreeMap<String, i64>) -> Self {
         Self {
+            imports: Vec::new(),
+            exports: Vec::new(),
             limits: AccountLimits {
                 subs: UNLIMITED,
                 data: UNLIMITED,
@@ -60,6 +67,85 @@ impl<'a> Account<'a> {
             version: VERSION,
         }
     }
+
+    /// With the part that `home` has in `grants`; `key` tells an account's id.
+    pub(crate) fn with_grants(
+        mut self,
+        home: Home,
+        grants: &'a [Grant],
+        key: impl Fn(Home) -> &'a str,
+    ) -> Self {
+        for grant in grants {
+            // Two accounts may be offered the same subject; it is exported once.
+            let is_told = self.exports.iter().any(|export| export.subject == grant.subject);
+            if grant.from == home && !is_told {
+                self.exports.push(Export::new(grant));
+            }
+            if grant.to == home {
+                self.imports.push(Import::new(grant, key(grant.from)));
+            }
+        }
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Export<'a> {
+    name: &'a str,
+    subject: &'a str,
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_type: Option<&'static str>,
+}
+
+impl<'a> Export<'a> {
+    fn new(grant: &'a Grant) -> Self {
+        let response_type = match grant.crossing {
+            Crossing::Request => Some("Singleton"),
+            Crossing::Pull => Some("Stream"),
+            Crossing::Messages => None,
+        };
+        let subject = &grant.subject;
+        Self { name: subject, subject, r#type: kind(grant.crossing), response_type }
+    }
+}
+
+#[derive(Serialize)]
+struct Import<'a> {
+    name: &'a str,
+    subject: &'a str,
+    account: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_subject: Option<String>,
+    r#type: &'static str,
+}
+
+impl<'a> Import<'a> {
+    fn new(grant: &'a Grant, account: &'a str) -> Self {
+        let (name, subject) = (&grant.subject, &grant.subject);
+        let local_subject = grant.local.as_deref().map(renaming);
+        Self { name, subject, account, local_subject, r#type: kind(grant.crossing) }
+    }
+}
+
+fn kind(crossing: Crossing) -> &'static str {
+    match crossing {
+        Crossing::Request | Crossing::Pull => "service",
+        Crossing::Messages => "stream",
+    }
+}
+
+/// In a renaming each `*` is named by its place, `$1` the first; a `>` at the end stands for itself.
+fn renaming(local: &str) -> String {
+    let mut place = 0;
+    let token = |token: &str| {
+        if token != "*" {
+            return token.to_owned();
+        }
+        place += 1;
+        format!("${place}")
+    };
+    local.split('.').map(token).collect::<Vec<_>>().join(".")
 }
 
 #[derive(Serialize)]

@@ -16,6 +16,7 @@ mod error;
 mod jwt;
 mod profile;
 mod retained;
+mod space_file;
 mod trust;
 mod user;
 mod verify;

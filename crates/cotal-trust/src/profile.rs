@@ -8,7 +8,7 @@ use crate::account::{AccountKeys, SpaceAccount};
 use crate::error::MintError;
 use crate::user::{Minted, UserKey, UserSpec, mint_user};
 
-/// Mints a user of a space's account that expires at `expires_at` (Unix seconds, `None` for
+/// Mints a user of the account of a space that its profile lives in. It expires at `expires_at` (Unix seconds, `None` for
 /// never); `Profile::lifetime` says how long a profile's credentials live.
 ///
 /// # Errors
@@ -36,15 +36,18 @@ pub fn mint_named(
     expires_at: Option<i64>,
 ) -> Result<Minted, MintError> {
     let conn = key.conn_id()?;
+    let home = profile.account();
+    let mut tags = tags(account.space(), profile, &key.principal()?);
+    tags.extend(account.tags_of(home));
     let spec = UserSpec {
         name,
         key,
-        tags: tags(account.space(), profile, &key.principal()?),
-        permissions: profile.permissions(account.space(), &conn),
+        tags,
+        permissions: profile.permissions(account.space(), &conn, account.topology()),
         issued_at,
         expires_at,
     };
-    mint_user(account.keys(), &spec)
+    mint_user(account.keys_of(home), &spec)
 }
 
 /// Mints a user of the system account that expires after its profile's lifetime.
@@ -126,7 +129,10 @@ fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
         | Profile::Operator(named)
         | Profile::Observer(named)
         | Profile::Admin(named) => named,
-        Profile::MembershipRw | Profile::Provisioner | Profile::Workflow(_) => own,
+        Profile::MembershipRw
+        | Profile::Provisioner
+        | Profile::SharedProvisioner
+        | Profile::Workflow(_) => own,
     };
     let mut tags = identity_tags(principal);
     tags.push(format!("space:{space}"));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::{ConnId, Space};
 use cotal_workspace::files::{self, FileError, Privacy};
 use cotal_workspace::lock::FileLock;
@@ -20,9 +21,12 @@ use crate::account::{AccountKeys, SpaceAccount};
 use crate::claims;
 use crate::error::TrustError;
 use crate::jwt::{Envelope, sign};
+use crate::space_file::AccountFile;
 
 const OPERATOR_NAME: &str = "cotal";
 pub(crate) const SYSTEM_NAME: &str = "SYS";
+/// Under this key a revocation holds for every user.
+const EVERYBODY: &str = "*";
 
 /// The signing keys of a root.
 pub struct Trust {
@@ -39,16 +43,6 @@ pub struct Trust {
 pub(crate) struct SystemFile {
     pub(crate) seed: String,
     issued_at: i64,
-}
-
-/// `auth/<seg>/account.json`.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct AccountFile {
-    space: Space,
-    seed: String,
-    issued_at: i64,
-    revocations: BTreeMap<String, i64>,
 }
 
 impl Trust {
@@ -85,7 +79,9 @@ impl Trust {
         })?;
         let file: SystemFile = decode(&path, &text)?;
         let system = AccountKeys::from_seed(SYSTEM_NAME, &file.seed).map_err(malformed(&path))?;
-        let system_jwt = system.sign_account(&operator, false, &BTreeMap::new(), file.issued_at)?;
+        let none = BTreeMap::new();
+        let claims = claims::Account::new(false, &none);
+        let system_jwt = system.sign_account(&operator, claims, file.issued_at)?;
         let operator_jwt = sign_operator(&operator, &system.public_key(), file.issued_at)?;
         Ok(Self { root: root.clone(), operator, system, operator_jwt, system_jwt })
     }
@@ -114,26 +110,76 @@ impl Trust {
     /// When an account's file is malformed or unreadable.
     pub fn preload(&self) -> Result<Vec<(String, String)>, TrustError> {
         let mut all = vec![(self.system.public_key(), self.system_jwt.clone())];
-        all.extend(self.accounts()?.into_iter().map(|a| (a.public_key(), a.jwt)));
+        all.extend(self.accounts()?.iter().flat_map(SpaceAccount::jwts));
         Ok(all)
     }
 
-    /// The account of a space, made when there is none.
+    /// The accounts of a space, made as `topology` says when there are none.
     ///
     /// # Errors
-    /// When its file is malformed, or cannot be read or written.
-    pub fn space_account(&self, space: &Space, now: i64) -> Result<SpaceAccount, TrustError> {
+    /// When their file is malformed, or cannot be read or written.
+    pub fn space_account(
+        &self,
+        space: &Space,
+        topology: Topology,
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
         let _held = lock(&self.root)?;
         if let Some(account) = self.find_account(space)? {
             return Ok(account);
         }
-        let keys = AccountKeys::generate(space.as_str());
-        let seed = keys.key_pair().seed().map_err(crate::MintError::from)?;
-        let (space, revocations) = (space.clone(), BTreeMap::new());
-        let file = AccountFile { space, seed, issued_at: now, revocations };
+        let file = AccountFile::generate(space, topology, now)?;
         let path = self.root.account_file(&Segment::from(&file.space));
         create(&path, &encode(&file)?)?;
         self.account(&path, file)
+    }
+
+    /// Gives a space of one account the other two. Its own account stays what it is and becomes the
+    /// durable one. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// When the space has no account, or its file cannot be read or written.
+    pub fn isolate(&self, space: &Space, now: i64) -> Result<SpaceAccount, TrustError> {
+        let _held = lock(&self.root)?;
+        let (path, mut file) = self.account_file(space)?;
+        if file.isolate(now)? {
+            files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
+        }
+        self.account(&path, file)
+    }
+
+    /// Notes that the move that [`Self::isolate`] began is finished.
+    ///
+    /// # Errors
+    /// When the space has no account, or its file cannot be read or written.
+    pub fn finish_isolation(&self, space: &Space) -> Result<(), TrustError> {
+        let _held = lock(&self.root)?;
+        let (path, mut file) = self.account_file(space)?;
+        if file.moved() {
+            files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses every JWT of whichever user of one of the space's accounts issued at or before `at`.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub fn revoke_everybody(
+        &self,
+        space: &Space,
+        account: Account,
+        at: i64,
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
+        self.revoke_users(space, account, &mut std::iter::once((EVERYBODY, at)), now)
+    }
+
+    fn account_file(&self, space: &Space) -> Result<(PathBuf, AccountFile), TrustError> {
+        let path = self.root.account_file(&Segment::from(space));
+        let text = files::read(&path)?.ok_or_else(|| TrustError::NoAccount(space.clone()))?;
+        let file = decode(&path, &text)?;
+        Ok((path, file))
     }
 
     /// The account of a space, if it has one.
@@ -174,54 +220,40 @@ impl Trust {
         Ok(accounts)
     }
 
-    /// Refuses every JWT of `user` issued at or before `at`, and returns the account whose JWT is
-    /// now to be pushed to the broker. Repeating it changes nothing.
+    /// Refuses every JWT of each user of one of the space's accounts issued at or before its instant,
+    /// and returns the accounts, of which that one's JWT is now to be pushed to the broker. Repeating
+    /// it changes nothing.
     ///
     /// # Errors
     /// When the space has no account, or its file cannot be read or written.
     pub fn revoke(
         &self,
         space: &Space,
-        user: &ConnId,
-        at: i64,
-        now: i64,
-    ) -> Result<SpaceAccount, TrustError> {
-        self.revoke_all(space, &[(user.clone(), at)], now)
-    }
-
-    /// The same for many users at once.
-    ///
-    /// # Errors
-    /// As [`Self::revoke`].
-    pub fn revoke_all(
-        &self,
-        space: &Space,
+        account: Account,
         users: &[(ConnId, i64)],
         now: i64,
     ) -> Result<SpaceAccount, TrustError> {
+        let mut users = users.iter().map(|(user, at)| (user.as_str(), *at));
+        self.revoke_users(space, account, &mut users, now)
+    }
+
+    fn revoke_users<'a>(
+        &self,
+        space: &Space,
+        account: Account,
+        users: &mut dyn Iterator<Item = (&'a str, i64)>,
+        now: i64,
+    ) -> Result<SpaceAccount, TrustError> {
         let _held = lock(&self.root)?;
-        let path = self.root.account_file(&Segment::from(space));
-        let text = files::read(&path)?.ok_or_else(|| TrustError::NoAccount(space.clone()))?;
-        let mut file: AccountFile = decode(&path, &text)?;
-        let before = file.revocations.clone();
-        for (user, at) in users {
-            let until = file.revocations.entry(user.as_str().to_owned()).or_insert(*at);
-            *until = (*until).max(*at);
+        let (path, mut file) = self.account_file(space)?;
+        if file.revoke(account, users, now) {
+            files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
         }
-        if file.revocations == before {
-            return self.account(&path, file);
-        }
-        // Resolvers keep the newer of two JWTs, so two revocations of one second must differ.
-        file.issued_at = now.max(file.issued_at + 1);
-        files::replace(&path, encode(&file)?.as_bytes(), Privacy::Secret)?;
         self.account(&path, file)
     }
 
     fn account(&self, path: &Path, file: AccountFile) -> Result<SpaceAccount, TrustError> {
-        let AccountFile { space, seed, issued_at, revocations } = file;
-        let keys = AccountKeys::from_seed(space.as_str(), &seed).map_err(malformed(path))?;
-        let jwt = keys.sign_account(&self.operator, true, &revocations, issued_at)?;
-        Ok(SpaceAccount { space, keys, revocations, jwt })
+        file.sign(path, &self.operator)
     }
 }
 
@@ -336,12 +368,12 @@ mod tests {
     fn a_second_run_presents_the_very_same_jwts() {
         let (_dir, root) = root();
         let first = Trust::create_or_open(&root, 100).unwrap();
-        first.space_account(&alpha(), 101).unwrap();
+        first.space_account(&alpha(), Topology::Three, 101).unwrap();
         let second = Trust::create_or_open(&root, 999).unwrap();
-        second.space_account(&alpha(), 999).unwrap();
+        second.space_account(&alpha(), Topology::Three, 999).unwrap();
         assert_eq!(first.operator_jwt(), second.operator_jwt());
         assert_eq!(first.preload().unwrap(), second.preload().unwrap());
-        assert_eq!(first.preload().unwrap().len(), 2);
+        assert_eq!(first.preload().unwrap().len(), 4);
     }
 
     #[test]
@@ -359,7 +391,7 @@ mod tests {
         let (_dir, root) = root();
         assert!(matches!(Trust::open(&root), Err(TrustError::NoOperator(_))));
         let trust = Trust::create_or_open(&root, 100).unwrap();
-        trust.space_account(&alpha(), 100).unwrap();
+        trust.space_account(&alpha(), Topology::Three, 100).unwrap();
         for lost in [root.system_file(), root.operator_seed()] {
             let text = std::fs::read(&lost).unwrap();
             std::fs::remove_file(&lost).unwrap();
@@ -380,7 +412,7 @@ mod tests {
         let preloads: Vec<_> = std::thread::scope(|scope| {
             let run = || {
                 let trust = Trust::create_or_open(&root, 100).unwrap();
-                trust.space_account(&alpha(), 100).unwrap();
+                trust.space_account(&alpha(), Topology::Three, 100).unwrap();
                 trust.preload().unwrap()
             };
             let runs: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
@@ -393,18 +425,47 @@ mod tests {
     fn revocations_are_kept_repeatable_and_always_newer() {
         let (_dir, root) = root();
         let trust = Trust::create_or_open(&root, 100).unwrap();
-        trust.space_account(&alpha(), 100).unwrap();
+        trust.space_account(&alpha(), Topology::Three, 100).unwrap();
         let (bob, eve) = (user(), user());
-        let first = trust.revoke(&alpha(), &bob, 100, 100).unwrap();
-        let same = trust.revoke(&alpha(), &bob, 90, 500).unwrap();
-        assert_eq!(first.jwt(), same.jwt());
-        let second = trust.revoke(&alpha(), &eve, 100, 100).unwrap();
+        let revoke = |user: &ConnId, at, now| {
+            trust.revoke(&alpha(), Account::Agents, &[(user.clone(), at)], now).unwrap()
+        };
+        let first = revoke(&bob, 100, 100);
+        let same = revoke(&bob, 90, 500);
+        assert_eq!(first.jwts(), same.jwts());
+        let second = revoke(&eve, 100, 100);
         let kept = Trust::open(&root).unwrap().find_account(&alpha()).unwrap().unwrap();
-        assert_eq!(kept.jwt(), second.jwt());
-        assert_eq!(kept.revocations().len(), 2);
-        assert_eq!((issued_at(first.jwt()), issued_at(second.jwt())), (101, 102));
+        assert_eq!(kept.jwts(), second.jwts());
+        assert_eq!(kept.revocations_of(Account::Agents).len(), 2);
+        assert!(kept.revocations_of(Account::Durable).is_empty());
+        let issued = |account: &SpaceAccount, of| issued_at(account.jwt_of(of));
+        let agents = [issued(&first, Account::Agents), issued(&second, Account::Agents)];
+        assert_eq!((agents, issued(&second, Account::Durable)), ([101, 102], 100));
         let beta = Space::parse("beta").unwrap();
-        assert!(matches!(trust.revoke(&beta, &bob, 1, 1), Err(TrustError::NoAccount(_))));
+        let nobody = trust.revoke(&beta, Account::Agents, &[(bob, 1)], 1);
+        assert!(matches!(nobody, Err(TrustError::NoAccount(_))));
+    }
+
+    #[test]
+    fn a_space_of_one_account_keeps_it_when_it_is_moved_to_three() {
+        let (_dir, root) = root();
+        let trust = Trust::create_or_open(&root, 100).unwrap();
+        let one = trust.space_account(&alpha(), Topology::One, 100).unwrap();
+        assert_eq!((one.topology(), one.jwts().len()), (Topology::One, 1));
+        assert_eq!(one.public_key(), one.keys_of(Account::Agents).public_key());
+        trust.revoke(&alpha(), Account::Agents, &[(user(), 100)], 100).unwrap();
+
+        let three = trust.isolate(&alpha(), 100).unwrap();
+        assert_eq!((three.topology(), three.jwts().len()), (Topology::Three, 3));
+        assert_eq!(three.public_key(), one.public_key());
+        assert_ne!(three.public_key(), three.keys_of(Account::Agents).public_key());
+        assert_eq!(three.revocations_of(Account::Durable).len(), 1);
+        assert_eq!(issued_at(three.jwt_of(Account::Durable)), 102);
+        assert_eq!(trust.isolate(&alpha(), 500).unwrap().jwts(), three.jwts());
+        assert!(three.is_moving(), "an interrupted move is seen");
+        trust.finish_isolation(&alpha()).unwrap();
+        let kept = trust.find_account(&alpha()).unwrap().unwrap();
+        assert!(!kept.is_moving() && kept.jwts() == three.jwts());
     }
 
     fn issued_at(jwt: &str) -> i64 {
@@ -417,7 +478,7 @@ mod tests {
     fn every_file_is_private_and_no_seed_is_shown() {
         let (_dir, root) = root();
         let trust = Trust::create_or_open(&root, 100).unwrap();
-        let account = trust.space_account(&alpha(), 100).unwrap();
+        let account = trust.space_account(&alpha(), Topology::Three, 100).unwrap();
         let shown = format!("{trust:?} {account:?}");
         let account_file = root.account_file(&Segment::from(&alpha()));
         for path in [root.operator_seed(), root.system_file(), account_file.clone()] {
@@ -437,12 +498,12 @@ mod tests {
     fn a_file_of_another_space_or_kind_of_key_is_refused() {
         let (_dir, root) = root();
         let trust = Trust::create_or_open(&root, 100).unwrap();
-        trust.space_account(&alpha(), 100).unwrap();
+        trust.space_account(&alpha(), Topology::Three, 100).unwrap();
         let beta = Space::parse("beta").unwrap();
         let path = root.account_file(&Segment::from(&beta));
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         std::fs::copy(root.account_file(&Segment::from(&alpha())), &path).unwrap();
-        let error = trust.space_account(&beta, 100).unwrap_err();
+        let error = trust.space_account(&beta, Topology::Three, 100).unwrap_err();
         assert!(error.to_string().contains("account of space alpha"), "{error}");
 
         std::fs::write(root.operator_seed(), KeyPair::new_user().seed().unwrap()).unwrap();

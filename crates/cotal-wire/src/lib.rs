@@ -4,6 +4,7 @@
 //! consumer, bucket or key is spelled anywhere else. Invariant: no I/O, no clock, no randomness.
 //! The rules come from the project's `docs/wire.md`; each module names its section.
 
+pub mod accounts;
 pub mod anycast;
 pub mod channel;
 pub mod control;

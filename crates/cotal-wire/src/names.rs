@@ -1,6 +1,9 @@
 //! Every subject, stream, consumer, bucket and key of a space (`wire.md` §2 to §4, §6, §7).
 //!
-//! This is the only file that spells them. Builders take parsed types, and parsers give them back.
+//! This file and those below it are the only ones that spell them. Builders take parsed types, and
+//! parsers give them back.
+
+mod crossings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::channel::{Channel, ChannelPattern};
 use crate::ids::{Lifecycle, Principal, Role, is_route_token, serde_as_text};
+
+pub use crossings::{FORWARDED_REPLIES, is_forwarded_reply};
 
 /// The control service that agents join and leave through.
 pub const DELIVERY: &str = "delivery";
@@ -542,6 +547,12 @@ pub mod sys {
     #[must_use]
     pub fn connz(account: &str) -> String {
         format!("$SYS.REQ.ACCOUNT.{account}.CONNZ")
+    }
+
+    /// The account whose census a subject asks for.
+    #[must_use]
+    pub fn observed(subject: &str) -> Option<&str> {
+        subject.strip_prefix("$SYS.REQ.ACCOUNT.")?.strip_suffix(".CONNZ")
     }
 
     /// Connects of one account.

@@ -1,10 +1,11 @@
 //! Profiles: what each kind of user may do (`wire.md` §8). Default-deny.
 
+use crate::accounts::{Account, Topology};
 use crate::channel::ChannelPattern;
 use crate::ids::{ConnId, EndpointName, Lifecycle, Principal, Role};
 use crate::names::{
-    ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, JS_FLOW, JS_INFO, READER,
-    SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
+    ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, FORWARDED_REPLIES,
+    JS_FLOW, JS_INFO, READER, SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
 };
 use crate::permissions::Permissions;
 
@@ -23,7 +24,7 @@ pub struct AgentGrant {
     pub role: Option<Role>,
 }
 
-/// A kind of user in a space's account.
+/// A kind of user of a space.
 #[derive(Debug, Clone)]
 pub enum Profile {
     /// An agent.
@@ -38,6 +39,8 @@ pub enum Profile {
     Operator(Principal),
     /// Creation of streams, buckets, consumers and first rows.
     Provisioner,
+    /// The same in the shared account of a space of three.
+    SharedProvisioner,
     /// A workflow endpoint: asks for its own timers and reads when they fire.
     Workflow(EndpointName),
     /// Reads all channel traffic.
@@ -49,10 +52,10 @@ pub enum Profile {
 /// A kind of user in the system account.
 #[derive(Debug, Clone)]
 pub enum SystemProfile {
-    /// Census of one account.
+    /// Census of the accounts that a space's users live in.
     MembershipObserver {
-        /// The account's nkey.
-        account: String,
+        /// The accounts' nkeys.
+        accounts: Vec<String>,
     },
     /// Kicks connections, broker-wide.
     ConnectionEvictor,
@@ -76,6 +79,7 @@ impl Profile {
             Self::Supervisor(_) => "supervisor",
             Self::Operator(_) => "operator",
             Self::Provisioner => "provisioner",
+            Self::SharedProvisioner => "shared-provisioner",
             Self::Workflow(_) => "workflow",
             Self::Observer(_) => "observer",
             Self::Admin(_) => "admin",
@@ -90,14 +94,14 @@ impl Profile {
             Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
             Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
             Self::Workflow(_) => Some(30 * 24 * HOUR),
-            Self::Operator(_) | Self::Provisioner => Some(10 * 60),
+            Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner => Some(10 * 60),
         }
     }
 
     /// The permissions of a user `conn` of this profile in `space`.
     #[must_use]
-    pub fn permissions(&self, space: &Space, conn: &ConnId) -> Permissions {
-        let mut grant = Grant::new(space, conn);
+    pub fn permissions(&self, space: &Space, conn: &ConnId, topology: Topology) -> Permissions {
+        let mut grant = Grant::new(space, conn, self.account(), topology);
         match self {
             Self::Agent(agent) => grant.agent(agent),
             Self::Delivery(own) => grant.delivery(own),
@@ -105,6 +109,7 @@ impl Profile {
             Self::Supervisor(own) => grant.supervisor(own),
             Self::Operator(own) => grant.operator(own),
             Self::Provisioner => grant.provisioner(),
+            Self::SharedProvisioner => grant.shared_provisioner(),
             Self::Workflow(endpoint) => grant.workflow(endpoint),
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
@@ -142,9 +147,12 @@ impl SystemProfile {
         let mut sub = vec![format!("{}.>", conn.inbox_prefix())];
         let mut publish = vec![JS_INFO.to_owned(), JS_FLOW.to_owned()];
         match self {
-            Self::MembershipObserver { account } => {
-                publish.extend([sys::connz(account), SYS_PING.to_owned()]);
-                sub.extend([sys::connects(account), sys::disconnects(account)]);
+            Self::MembershipObserver { accounts } => {
+                publish.extend(accounts.iter().map(|account| sys::connz(account)));
+                publish.push(SYS_PING.to_owned());
+                for account in accounts {
+                    sub.extend([sys::connects(account), sys::disconnects(account)]);
+                }
             }
             Self::ConnectionEvictor => publish.push(sys::kick("*")),
             Self::Kick { server } => publish.push(sys::kick(server)),
@@ -157,15 +165,19 @@ impl SystemProfile {
 /// Collects a space user's permissions; the helpers carry the names of `wire.md` §8.
 struct Grant<'a> {
     space: &'a Space,
+    home: Account,
+    topology: Topology,
     publish: Vec<String>,
     deny: Vec<String>,
     subscribe: Vec<String>,
 }
 
 impl<'a> Grant<'a> {
-    fn new(space: &'a Space, conn: &ConnId) -> Self {
+    fn new(space: &'a Space, conn: &ConnId, home: Account, topology: Topology) -> Self {
         Self {
             space,
+            home,
+            topology,
             publish: vec![JS_INFO.to_owned(), JS_FLOW.to_owned()],
             deny: Vec::new(),
             subscribe: vec![format!("{}.>", conn.inbox_prefix())],
@@ -189,8 +201,21 @@ impl<'a> Grant<'a> {
         self.api(&format!("STREAM.INFO.{stream}"));
     }
 
+    fn is_isolated(&self) -> bool {
+        self.topology == Topology::Three
+    }
+
+    /// Whether a bucket stands in the account of this user, so far as a user of the durable account
+    /// is concerned; agents see all of theirs as if they stood in their own.
+    fn is_elsewhere(&self, bucket: Bucket) -> bool {
+        self.is_isolated() && self.home == Account::Durable && bucket.account() != self.home
+    }
+
     fn kv(&mut self, bucket: Bucket) {
         let stream = self.space.kv_stream(bucket);
+        if self.is_elsewhere(bucket) {
+            return self.kv_below(&self.space.shared_api(), &stream);
+        }
         self.stream_info(&stream);
         self.api(&format!("STREAM.MSG.GET.{stream}"));
         self.api(&format!("CONSUMER.CREATE.{stream}"));
@@ -198,6 +223,19 @@ impl<'a> Grant<'a> {
             self.api(&format!("CONSUMER.{call}.{stream}.>"));
         }
         self.api(&format!("CONSUMER.MSG.NEXT.{stream}.*"));
+    }
+
+    /// The same for a bucket of the shared account, in so far as it is offered to this one.
+    fn kv_below(&mut self, prefix: &str, stream: &str) {
+        let calls = [
+            format!("STREAM.INFO.{stream}"),
+            format!("STREAM.MSG.GET.{stream}"),
+            format!("CONSUMER.CREATE.{stream}.>"),
+            format!("CONSUMER.INFO.{stream}.*"),
+            format!("CONSUMER.DELETE.{stream}.*"),
+            format!("CONSUMER.MSG.NEXT.{stream}.*"),
+        ];
+        self.publish.extend(calls.map(|call| format!("{prefix}.{call}")));
     }
 
     fn kv_write(&mut self, bucket: Bucket, keys: &str) {
@@ -238,6 +276,10 @@ impl<'a> Grant<'a> {
         self.publish.extend([space.inst_from(own), space.svc_from(own)]);
         self.kv_write(Bucket::Presence, own.as_str());
         self.stream_info(&space.chat_stream());
+        if self.is_isolated() {
+            let (prefix, chat) = (space.durable_api(), space.chat_stream());
+            self.publish.push(format!("{prefix}.STREAM.INFO.{chat}"));
+        }
         self.kv(Bucket::Presence);
         self.kv(Bucket::Channels);
         let lease = space.kv_stream(Bucket::Delivery);
@@ -284,6 +326,9 @@ impl<'a> Grant<'a> {
             self.serves(space.ctl_all(service));
         }
         self.serves(space.live_all(DELIVERY));
+        if self.is_isolated() {
+            self.publish.push(FORWARDED_REPLIES.to_owned());
+        }
         let prefix = space.prefix();
         self.publish.push(format!("{prefix}.dinbox.*.*.*"));
         self.publish.push(format!("{prefix}.dlv.*.*.*"));
@@ -381,14 +426,27 @@ impl<'a> Grant<'a> {
     fn provisioner(&mut self) {
         let space = self.space;
         let streams = space.stream_configs(0, false).into_iter().map(|config| config.name);
-        let buckets = Bucket::ALL.iter().map(|&bucket| space.kv_stream(bucket));
+        let buckets: Vec<_> =
+            Bucket::ALL.into_iter().filter(|&bucket| !self.is_elsewhere(bucket)).collect();
+        let buckets = buckets.into_iter().map(|bucket| space.kv_stream(bucket));
         for stream in streams.chain(buckets) {
-            for call in ["CREATE", "UPDATE", "INFO"] {
-                self.api(&format!("STREAM.{call}.{stream}"));
-            }
+            self.provisions(&stream);
             self.api(&format!("CONSUMER.CREATE.{stream}.>"));
         }
         self.kv_write(Bucket::Channels, DEFAULTS_KEY);
+    }
+
+    fn shared_provisioner(&mut self) {
+        self.provisions(&self.space.chat_stream());
+        for bucket in [Bucket::Presence].into_iter().chain(Bucket::MIRRORED) {
+            self.provisions(&self.space.kv_stream(bucket));
+        }
+    }
+
+    fn provisions(&mut self, stream: &str) {
+        for call in ["CREATE", "UPDATE", "INFO"] {
+            self.api(&format!("STREAM.{call}.{stream}"));
+        }
     }
 
     fn observer(&mut self, own: &Principal) {

@@ -63,6 +63,27 @@ pub struct StreamConfig {
     /// Whether atomic batches are offered (2.12 or newer).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_atomic: bool,
+    /// What it is a read-only copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
+}
+
+/// The stream of another account that a mirror copies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    pub external: External,
+}
+
+/// How a mirror reaches another account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct External {
+    /// The prefix of the other account's API.
+    pub api: String,
+    /// The prefix of the subjects on which its rows arrive.
+    pub deliver: String,
 }
 
 /// A consumer's settings; absent fields are the broker's to choose.
@@ -191,6 +212,39 @@ impl Space {
             allow_msg_ttl: marker.is_some(),
             subject_delete_marker_ttl: marker,
             ..base(self.kv_stream(bucket), vec![self.kv_subject(bucket, ">")])
+        }
+    }
+}
+
+/// Mirrors in the shared account (`wire.md` §11).
+impl Space {
+    /// The copy of a bucket that agents may read. It stores no subject, so nobody can write to it.
+    #[must_use]
+    pub fn mirror_config(&self, bucket: Bucket) -> StreamConfig {
+        self.mirror_of(self.bucket_config(bucket))
+    }
+
+    /// The copy of CHAT that agents read history from.
+    #[must_use]
+    pub fn chat_mirror_config(&self) -> StreamConfig {
+        let original = base(self.chat_stream(), Vec::new());
+        let max_msgs_per_subject = PER_SUBJECT.cast_signed();
+        self.mirror_of(StreamConfig { max_msgs_per_subject, ..original })
+    }
+
+    fn mirror_of(&self, original: StreamConfig) -> StreamConfig {
+        StreamConfig {
+            subjects: Vec::new(),
+            // What its original is capped at is reserved once, there.
+            max_bytes: -1,
+            discard: "old".into(),
+            duplicate_window: 0,
+            subject_delete_marker_ttl: None,
+            mirror: Some(Mirror {
+                name: original.name.clone(),
+                external: External { api: self.durable_api(), deliver: self.mirror_deliveries() },
+            }),
+            ..original
         }
     }
 }

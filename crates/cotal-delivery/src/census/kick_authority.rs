@@ -8,11 +8,11 @@ use cotal_workspace::Secret;
 /// Signs what a host presents for a kick. The system account's seed stays with whoever implements it:
 /// this crate never sees a signing key. The calls may block; they are made beside the async loops.
 pub trait KickAuthority: Send + Sync {
-    /// An observer of `account`, for the host's own census of it.
+    /// An observer of `accounts`, for the host's own census of them.
     ///
     /// # Errors
     /// When it cannot be signed; the sentence is shown.
-    fn observer(&self, space: &Space, account: &str) -> Result<Secret, String>;
+    fn observer(&self, space: &Space, accounts: &[String]) -> Result<Secret, String>;
 
     /// A user that may kick connections of the server `server` and do nothing else, for one kick.
     ///

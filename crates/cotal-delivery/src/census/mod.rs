@@ -1,4 +1,4 @@
-//! The account's connections as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
+//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
 //!
 //! Invariant: targets come from the observer's own complete census, never from a caller, and gone is
 //! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
@@ -68,7 +68,8 @@ struct Scan {
 #[derive(Clone)]
 pub(crate) struct Scanner {
     pub(crate) space: Space,
-    account: String,
+    /// The accounts that the space's users live in.
+    accounts: Vec<String>,
     server: String,
     tls: TlsMode,
     pub(crate) store: Arc<dyn SecretStore>,
@@ -136,10 +137,10 @@ pub(crate) struct Reader {
 }
 
 impl Scanner {
-    /// A scanner of `account`, over connections of its own.
-    pub(crate) fn new(options: &LaneOptions, account: &str) -> Self {
+    /// A scanner of these accounts, over connections of its own.
+    pub(crate) fn new(options: &LaneOptions, accounts: &[String]) -> Self {
         let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
-        Self { space, account: account.to_owned(), server, tls, store, kicks }
+        Self { space, accounts: accounts.to_vec(), server, tls, store, kicks }
     }
 
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
@@ -201,9 +202,9 @@ impl Scanner {
         authority: &Arc<dyn KickAuthority>,
         targets: &[Seen],
     ) -> Result<Vec<Seen>, ScanError> {
-        let account = self.account.clone();
+        let accounts = self.accounts.clone();
         let observer = self
-            .signed(authority, "host census", move |by, space| by.observer(space, &account))
+            .signed(authority, "host census", move |by, space| by.observer(space, &accounts))
             .await?;
         let listed = self.scan(&observer).await;
         observer.close(ANSWER_WITHIN).await;
@@ -273,22 +274,25 @@ impl Scanner {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
-        let note = |info: &mut ConnInfo| {
+        let mut note = |info: &mut ConnInfo| {
             let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
             let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
             if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
                 roles.entry(who).or_default().insert(role);
             }
         };
-        let taken = self.census(&observer, false, note).await;
+        let mut taken = Ok(());
+        for account in &self.accounts {
+            taken = taken.and(self.census(&observer, account, false, &mut note).await.map(drop));
+        }
         observer.close(ANSWER_WITHIN).await;
         taken.map_err(|source| ScanError::Broker { what, source })?;
         Ok(roles)
     }
 
-    /// The account that it looks at.
-    pub(crate) fn account(&self) -> &str {
-        &self.account
+    /// The accounts that it looks at.
+    pub(crate) fn accounts(&self) -> &[String] {
+        &self.accounts
     }
 
     /// Who is connected and subscribed to what, or why a census does not show everybody.
@@ -296,7 +300,7 @@ impl Scanner {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
         let mut readers = Vec::new();
-        let note = |info: &mut ConnInfo| {
+        let mut note = |info: &mut ConnInfo| {
             let principal = eviction::attribute(&info.tags, info.authorized_user.as_deref());
             readers.extend(principal.map(|principal| Reader {
                 principal,
@@ -304,16 +308,24 @@ impl Scanner {
                 subscriptions: std::mem::take(&mut info.subscriptions_list),
             }));
         };
-        let taken = self.census(&observer, true, note).await;
+        let (mut incomplete, mut failed) = (None, None);
+        for account in &self.accounts {
+            match self.census(&observer, account, true, &mut note).await {
+                Ok(taken) => incomplete = incomplete.or(taken.complete().err()),
+                Err(source) => failed = failed.or(Some(ScanError::Broker { what, source })),
+            }
+        }
         observer.close(ANSWER_WITHIN).await;
-        let taken = taken.map_err(|source| ScanError::Broker { what, source })?;
-        Ok(taken.complete().map(|_| readers).map_err(|why| why.to_string()))
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(incomplete.map_or(Ok(readers), |why| Err(why.to_string()))),
+        }
     }
 
     async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let (kind, account) = (kind.clone(), self.account.clone());
+        let (kind, accounts) = (kind.clone(), self.accounts.clone());
         let source = credentials::ask_store(&self.store, &self.space, move |store, space| {
-            credentials::system(store, space, &kind, &account)
+            credentials::system(store, space, &kind, &accounts)
         });
         let source = source.await?;
         let name = format!("cotal-delivery {} {what}", self.space);
@@ -361,12 +373,23 @@ impl Scanner {
         }
     }
 
-    /// One census of the account; begun again when connections came or went meanwhile.
+    /// One census of every account; it proves an absence only where each of them was complete.
     async fn scan(&self, observer: &Connection) -> Result<Scan, ScanError> {
+        let mut all = Scan { seen: Vec::new(), incomplete: None };
+        for account in &self.accounts {
+            let scan = self.scan_one(observer, account).await?;
+            all.seen.extend(scan.seen);
+            all.incomplete = all.incomplete.or(scan.incomplete);
+        }
+        Ok(all)
+    }
+
+    /// One census of an account; begun again when connections came or went meanwhile.
+    async fn scan_one(&self, observer: &Connection, account: &str) -> Result<Scan, ScanError> {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
         for _ in 0..SCANS {
-            let census = self.census(observer, false, |_| {}).await.map_err(broken)?;
+            let census = self.census(observer, account, false, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
                 Err(why) => {
@@ -382,6 +405,7 @@ impl Scanner {
     async fn census(
         &self,
         observer: &Connection,
+        account: &str,
         subscriptions: bool,
         mut note: impl FnMut(&mut ConnInfo),
     ) -> Result<Census, NatsError> {
@@ -402,7 +426,7 @@ impl Scanner {
                 let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
                 owing.is_subset(&servers)
             };
-            let subject = sys::connz(&self.account);
+            let subject = sys::connz(account);
             let body = body.to_string().into();
             let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
             for mut page in pages.iter().filter_map(parse::<Connz>) {

@@ -1,14 +1,16 @@
 //! The rails: what every control service and the liveness probe have in common.
 //!
 //! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
-//! only below the request's own subject (ADM-5).
+//! only below the request's own subject (ADM-5), or back through the broker to another account, where
+//! it can be aimed at nothing that is stored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
+use cotal_wire::accounts::Topology;
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
-use cotal_wire::names::{DELIVERY, is_own_reply};
+use cotal_wire::names::{DELIVERY, is_forwarded_reply, is_own_reply};
 use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,6 +34,7 @@ const AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub(crate) struct Rail {
     pub(crate) space: Space,
+    pub(crate) topology: Topology,
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
     /// Whether the connection is about to move; replies wait for it (ADM-8).
@@ -47,8 +50,8 @@ pub(crate) struct Call<'a> {
 impl Rail {
     /// The rail of a lane; `moving` tells when its connection is about to move.
     pub(crate) fn new(context: &LaneContext, moving: watch::Receiver<bool>) -> Self {
-        let LaneContext { space, connection, gate, .. } = context.clone();
-        Self { space, connection, gate, moving }
+        let LaneContext { space, topology, connection, gate, .. } = context.clone();
+        Self { space, topology, connection, gate, moving }
     }
 
     /// Subscribes to a service; the broker has confirmed it when this returns.
@@ -73,7 +76,7 @@ impl Rail {
         let caller = parse(&self.space, subject).filter(Principal::has_real_owner);
         let reply = message.reply.as_ref().map(|reply| reply.as_str());
         match (caller, reply) {
-            (Some(caller), Some(reply_to)) if is_own_reply(subject, reply_to) => {
+            (Some(caller), Some(reply_to)) if self.may_answer(subject, reply_to) => {
                 Some(Call { caller, reply_to })
             }
             _ => {
@@ -81,6 +84,11 @@ impl Rail {
                 None
             }
         }
+    }
+
+    fn may_answer(&self, subject: &str, reply: &str) -> bool {
+        let forwarded = self.topology == Topology::Three && is_forwarded_reply(reply);
+        forwarded || is_own_reply(subject, reply)
     }
 
     /// Reads a control request, or says why it is refused.

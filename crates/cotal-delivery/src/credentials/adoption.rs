@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, NatsError, prove};
 use cotal_rules::renewal::{self, Candidate, Refused, renewal_point};
+use cotal_wire::accounts::Topology;
 use cotal_wire::control::{Accepted, Code, Reply};
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
@@ -135,7 +136,8 @@ impl Renewal {
         if expected.is_some_and(|expected| expected != stored.fingerprint()) {
             return Err(NotAdopted::Unexpected);
         }
-        match renewal::judge(&held, &stored, &self.needed(&stored), now_ms() / 1_000) {
+        let needed = self.needed(&stored, Topology::of(&held.claims));
+        match renewal::judge(&held, &stored, &needed, now_ms() / 1_000) {
             Candidate::Unchanged => Ok(Proved { accepted: accepted(&stored), is_new: false }),
             Candidate::Missed => Err(NotAdopted::Missed),
             Candidate::Refused(why) => Err(NotAdopted::Refused(why)),
@@ -158,8 +160,9 @@ impl Renewal {
         self.moving.subscribe()
     }
 
-    fn needed(&self, stored: &Creds) -> Permissions {
-        Profile::Delivery(self.principal.clone()).permissions(&self.space, &stored.claims.subject)
+    fn needed(&self, stored: &Creds, topology: Topology) -> Permissions {
+        let profile = Profile::Delivery(self.principal.clone());
+        profile.permissions(&self.space, &stored.claims.subject, topology)
     }
 
     /// Orders the move that follows a reply, which must be out by then: the move drops the

@@ -2,9 +2,11 @@
 
 pub(crate) mod adoption;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cotal_nats::CredsSource;
+use cotal_wire::accounts::inhabited;
 use cotal_wire::creds::{Creds, CredsError, KICKS_ARE_THE_HOSTS};
 use cotal_wire::names::sys;
 use cotal_wire::{Principal, Space};
@@ -52,7 +54,8 @@ pub enum CredentialError {
 pub(crate) struct Identity {
     pub(crate) source: CredsSource,
     pub(crate) principal: Principal,
-    pub(crate) account: String,
+    /// The accounts that the space's users live in: what the observer must be pinned to.
+    pub(crate) accounts: Vec<String>,
     pub(crate) creds: Creds,
 }
 
@@ -85,7 +88,7 @@ fn foreign(kind: &SecretKind, space: &Space, why: String) -> CredentialError {
 }
 
 /// Reads the delivery credential and checks that it is this space's; then checks that the account
-/// observer in the same store is pinned to the same account (EVC-1).
+/// observer in the same store is pinned to the accounts that it names, and to nothing else (EVC-1).
 pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, CredentialError> {
     let creds = read(store, space, SecretKind::Delivery)?;
     let malformed = |source| CredentialError::Malformed {
@@ -101,10 +104,10 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
         let why = format!("it is not scoped, {grant}; the daemon runs on no such credential");
         return Err(foreign(&SecretKind::Delivery, space, why));
     }
-    check_observer(store, space, &creds.claims.account)?;
+    let accounts = inhabited(&creds.claims);
+    check_observer(store, space, &accounts)?;
     let source = presentable(&creds, space, &SecretKind::Delivery)?;
-    let account = creds.claims.account.clone();
-    Ok(Identity { source, principal, account, creds })
+    Ok(Identity { source, principal, accounts, creds })
 }
 
 /// [`load`] beside the async loops.
@@ -138,16 +141,16 @@ fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
     cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
 }
 
-/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own account, and
+/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts, and
 /// the pair be of one rotation (EVC-1).
 pub(crate) fn system(
     store: &dyn SecretStore,
     space: &Space,
     kind: &SecretKind,
-    account: &str,
+    accounts: &[String],
 ) -> Result<CredsSource, CredentialError> {
     // The pair is looked at again each time: one may have been replaced since the start.
-    check_observer(store, space, account)?;
+    check_observer(store, space, accounts)?;
     presentable(&read(store, space, kind.clone())?, space, kind)
 }
 
@@ -167,8 +170,11 @@ pub(crate) fn signed_for_now(secret: &Secret) -> Result<CredsSource, String> {
     client(&creds).map(CredsSource::new)
 }
 
-fn observes(observer: &Creds, account: &str) -> bool {
-    observer.claims.pub_allow.contains(&sys::connz(account))
+/// Whether an observer sees exactly these accounts: with less it would call gone what it cannot see.
+fn observes(observer: &Creds, accounts: &[String]) -> bool {
+    let seen: BTreeSet<&str> =
+        observer.claims.pub_allow.iter().filter_map(|subject| sys::observed(subject)).collect();
+    seen == accounts.iter().map(String::as_str).collect()
 }
 
 fn other_account(space: &Space) -> CredentialError {
@@ -179,10 +185,10 @@ fn other_account(space: &Space) -> CredentialError {
 fn check_observer(
     store: &dyn SecretStore,
     space: &Space,
-    account: &str,
+    accounts: &[String],
 ) -> Result<(), CredentialError> {
     let observer = read(store, space, SecretKind::MembershipObserver)?;
-    if !observes(&observer, account) {
+    if !observes(&observer, accounts) {
         return Err(other_account(space));
     }
     // An absent evictor keeps the deny-new-only posture (EVC-2).

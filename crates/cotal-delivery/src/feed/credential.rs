@@ -7,6 +7,7 @@ use std::time::Duration;
 use cotal_nats::{ConnectOptions, CredsSource, prove};
 use cotal_rules::renewal::{self, Candidate, renewal_point};
 use cotal_wire::Space;
+use cotal_wire::accounts::{Topology, inhabited};
 use cotal_wire::control::{Accepted, Adoption};
 use cotal_wire::creds::Creds;
 use cotal_wire::profile::Profile;
@@ -30,8 +31,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// What the feed presents.
 pub(crate) struct FeedCredential {
     space: Space,
-    /// The account of the lane; a writer's of another one is refused.
-    account: String,
+    /// The accounts of the lane; a writer's of others is refused.
+    accounts: Vec<String>,
     store: Arc<dyn SecretStore>,
     /// How a connection is made, but for what it presents.
     dial: ConnectOptions,
@@ -49,7 +50,7 @@ impl FeedCredential {
         let name = format!("cotal-feed {space}");
         Arc::new(Self {
             space,
-            account: scanner.account().to_owned(),
+            accounts: scanner.accounts().to_vec(),
             store: Arc::clone(&scanner.store),
             dial: ConnectOptions { name, ..context.connect.clone() },
             health,
@@ -100,7 +101,8 @@ impl FeedCredential {
             None => self.of_this_space(&stored).map(|()| Candidate::Prove)?,
             Some(held) => {
                 let subject = &stored.claims.subject;
-                let needed = Profile::MembershipRw.permissions(&self.space, subject);
+                let topology = Topology::of(&held.claims);
+                let needed = Profile::MembershipRw.permissions(&self.space, subject, topology);
                 renewal::judge(held, &stored, &needed, now_ms() / 1_000)
             }
         };
@@ -128,7 +130,7 @@ impl FeedCredential {
 
     fn of_this_space(&self, stored: &Creds) -> Result<(), CredentialError> {
         let tagged = stored.claims.space();
-        if tagged.as_ref().ok() == Some(&self.space) && stored.claims.account == self.account {
+        if tagged.as_ref().ok() == Some(&self.space) && inhabited(&stored.claims) == self.accounts {
             return Ok(());
         }
         Err(CredentialError::Foreign {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, ConnectOptions, Connection, NatsError};
+use cotal_wire::accounts::Topology;
 use cotal_wire::names::Bucket;
 use cotal_wire::{Principal, Space};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,8 @@ use crate::state::view::View;
 #[derive(Clone)]
 pub(crate) struct LaneContext {
     pub(crate) space: Space,
+    /// How many accounts the space has, as the delivery credential names them.
+    pub(crate) topology: Topology,
     /// The resident connection. What it writes into streams is withheld while the gate is closed.
     pub(crate) connection: Connection,
     /// How a component that needs a connection of its own makes one. It presents what the resident

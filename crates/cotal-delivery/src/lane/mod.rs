@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, Fence};
+use cotal_wire::accounts::Topology;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -221,6 +222,7 @@ async fn claim_and_serve(
     let fenced = connection.fenced(fence.clone());
     let context = LaneContext {
         space: options.space.clone(),
+        topology: Topology::of(&identity.creds.claims),
         connection: fenced.clone(),
         connect: ConnectOptions { fence: Some(fence), ..connect },
         principal: identity.principal.clone(),

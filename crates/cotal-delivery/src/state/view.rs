@@ -6,7 +6,11 @@
 //! (`docs/wire.md` §5, *Current*). A watch that lags, stalls or is rebuilt makes `fresh` wait or
 //! fail; nothing is decided meanwhile.
 
+mod foreign_joins;
+mod presence;
+
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -16,8 +20,8 @@ use cotal_rules::LastValid;
 use cotal_rules::directory::{Acl, Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::envelope::InboxEntry;
-use cotal_wire::names::{Bucket, member_key, parse_member_key};
-use cotal_wire::rows::{AclRow, MemberRow};
+use cotal_wire::names::{Bucket, member_key};
+use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -27,7 +31,7 @@ use crate::clock::now_ms;
 use crate::lease::gate::Gate;
 use crate::state::changes::Changes;
 use crate::state::kept::KeptRows;
-use crate::state::watching::{watch_all, watch_history};
+use crate::state::watching::{WATCH_AGAIN, watch_all, watch_history};
 
 /// How long a lagging watch is waited for before the caller is told.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
@@ -223,43 +227,6 @@ impl View {
         state.directory.lower_frontiers(last)
     }
 
-    /// Joins that another daemon left half done and that nobody has taken, once there are any.
-    /// Cancel-safe.
-    pub(crate) async fn foreign_joins(&self) -> Vec<(Channel, Lifecycle)> {
-        let mut changes = self.members_changed.subscribe();
-        loop {
-            let found = {
-                let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *foreign)
-            };
-            if !found.is_empty() {
-                return found.into_iter().collect();
-            }
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
-    /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
-    fn note_foreign_join(&self, key: &str, value: &[u8]) {
-        if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
-            return;
-        }
-        let Some((channel, member)) = parse_member_key(key) else { return };
-        let row = MemberRow::parse(value, &channel, &member);
-        let is_foreign = row.is_ok_and(|row| {
-            row.leave_cursor.is_none()
-                && !row.activated
-                && row.writer_identity != self.writer_identity
-        });
-        if is_foreign {
-            self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, member));
-            self.members_changed.send_modify(|changes| *changes += 1);
-        }
-    }
-
     /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final, and
     /// the watch tells the newest row of a key alone (INV-5).
     async fn find_tombstones(&self) -> Result<(), NatsError> {
@@ -314,6 +281,17 @@ impl View {
 
     /// Follows one bucket until its watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
+        loop {
+            let Err(ended) = self.watch(feed).await;
+            if feed != Feed::Presence || !presence::is_another(&ended) {
+                return Err(ended);
+            }
+            self.forget_presence(&ended);
+            tokio::time::sleep(WATCH_AGAIN).await;
+        }
+    }
+
+    async fn watch(&self, feed: Feed) -> Result<Infallible, ViewError> {
         match feed {
             Feed::Acl => self.find_tombstones().await?,
             Feed::Channels => self.load_kept().await?,
@@ -512,9 +490,12 @@ impl View {
         let caught_up = async {
             loop {
                 let applied = progress.borrow_and_update().applied;
-                let Some(next) = followed.kv.next_after(applied).await? else {
-                    return Ok(());
+                let next = match followed.kv.next_after(applied).await {
+                    // Without a bucket nobody is present.
+                    Err(NatsError::Absent { .. }) if feed == Feed::Presence => return Ok(()),
+                    next => next?,
                 };
+                let Some(next) = next else { return Ok(()) };
                 if progress.wait_for(|p| p.applied >= next).await.is_err() {
                     return Err(NatsError::Closed);
                 }

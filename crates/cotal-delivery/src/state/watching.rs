@@ -6,7 +6,7 @@ use cotal_nats::{Bucket as Kv, NatsError, Watch, WatchOptions};
 use tracing::warn;
 
 /// Between two attempts to begin a watch.
-const WATCH_AGAIN: Duration = Duration::from_millis(200);
+pub(crate) const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
 /// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
 /// whether the broker is given up is the watchdog's to say.

@@ -147,7 +147,8 @@ async fn crd_3_nothing_is_adopted_before_start_up_is_finished_though_the_lease_r
 fn weaker(host: &Host<'_>) -> (String, String) {
     let conn = host.key.conn_id().expect("an id");
     let own = host.key.principal().expect("a principal");
-    let mut permissions = Profile::Delivery(own).permissions(host.mesh.space(), &conn);
+    let topology = host.mesh.authority().account().topology();
+    let mut permissions = Profile::Delivery(own).permissions(host.mesh.space(), &conn, topology);
     let lost = permissions.pub_allow.remove(0);
     let now = unix_seconds();
     let spec = UserSpec {

@@ -35,12 +35,12 @@ impl Noted {
 }
 
 impl KickAuthority for Noted {
-    fn observer(&self, space: &Space, account: &str) -> Result<Secret, String> {
+    fn observer(&self, space: &Space, accounts: &[String]) -> Result<Secret, String> {
         self.signed.lock().unwrap().push("observer".to_owned());
         if let Some(leaving) = self.leaving.lock().unwrap().take() {
             tokio::runtime::Handle::current().block_on(leaving.close(CLOSE_WITHIN));
         }
-        self.signer.observer(space, account).map_err(|error| error.to_string())
+        self.signer.observer(space, accounts).map_err(|error| error.to_string())
     }
 
     fn kick_only(&self, space: &Space, server: &str) -> Result<Secret, String> {

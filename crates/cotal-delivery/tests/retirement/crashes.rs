@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use cotal_manager::{AgentName, Agents, BrokerAddress, Done, ManagerError, NewAgent};
 use cotal_nats::{ConnectError, ConnectOptions, Connection, Creds, CredsSource, NatsError};
 use cotal_testkit::{God, Mesh, Peer, Proxy, eventually};
+use cotal_wire::accounts::Account;
 use cotal_wire::names::{Bucket, DELIVERY, FANOUT};
 use cotal_wire::{ChannelPattern, Lifecycle};
 use cotal_workspace::Segment;
@@ -274,7 +275,7 @@ async fn twin(mesh: &Mesh) -> Connection {
         issued_at: now,
         expires_at: Some(now + 600),
     };
-    let minted = cotal_trust::mint_user(mesh.authority().account().keys(), &spec);
+    let minted = cotal_trust::mint_user(mesh.authority().account().keys_of(Account::Agents), &spec);
     mesh.connect(minted.expect("a credential").creds.expose()).await
 }
 

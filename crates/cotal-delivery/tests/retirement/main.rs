@@ -104,7 +104,8 @@ fn store_without_delete(mesh: &Mesh) -> Arc<dyn SecretStore> {
     let creds = cotal_wire::creds::Creds::parse(own.expose()).expect("a credential");
     let user = UserKey::from_seed(&Secret::new(creds.seed)).expect("a key");
     let profile = Profile::Delivery(user.principal().expect("a principal"));
-    let mut permissions = profile.permissions(mesh.space(), &creds.claims.subject);
+    let topology = mesh.authority().account().topology();
+    let mut permissions = profile.permissions(mesh.space(), &creds.claims.subject, topology);
     let delete = format!("$JS.API.STREAM.MSG.DELETE.{}", mesh.space().inbox_stream());
     permissions.pub_allow.retain(|subject| *subject != delete);
     let spec = UserSpec {

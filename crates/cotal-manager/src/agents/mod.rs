@@ -13,6 +13,7 @@ mod name;
 mod narrow;
 mod pending;
 mod provisioning;
+mod reissue;
 mod retire;
 mod unfinished;
 mod widen;
@@ -256,7 +257,8 @@ impl Agents {
         creds: &Creds,
     ) -> bool {
         let profile = Profile::Agent(grant(agent, lifecycle));
-        let wanted = profile.permissions(self.authority.space(), &creds.claims.subject);
+        let (space, topology) = (self.space(), self.account().topology());
+        let wanted = profile.permissions(space, &creds.claims.subject, topology);
         row.allow_subscribe == agent.read
             && row.name.as_deref() == Some(agent.name.display())
             && creds.claims.pub_allow == wanted.pub_allow

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cotal_rules::cadence::RETIREMENT_WAIT_MS;
 use cotal_trust::{UserKey, mint_named};
+use cotal_wire::accounts::Account;
 use cotal_wire::control::op;
 use cotal_wire::creds::Creds;
 use cotal_wire::profile::{AgentGrant, Profile};
@@ -61,7 +62,8 @@ impl Agents {
         let revoked_at = unix_seconds().max(creds.claims.issued_at);
         let minted = self.mint_narrowed(&lifecycle, read, &creds, revoked_at + 1)?;
         self.rewrite_acl(&lifecycle, false, |row| row.allow_subscribe = read.to_vec()).await?;
-        self.authority.revoke(&self.broker, &creds.claims.subject, revoked_at).await?;
+        let (account, nkey) = (Account::Agents, &creds.claims.subject);
+        self.authority.revoke(&self.broker, account, nkey, revoked_at).await?;
         self.end_history_read(&lifecycle).await?;
         self.recall(&lifecycle).await?;
         known_key::note(self, &lifecycle, &creds.claims.subject, revoked_at + 1)?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use cotal_nats::{Bytes, NatsError};
 use cotal_rules::cadence::RETIREMENT_WAIT_MS;
+use cotal_wire::accounts::Account;
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::names::{Bucket, member_key};
 use cotal_wire::rows::AclRow;
@@ -280,7 +281,7 @@ impl Agents {
             problem: e.to_string(),
         })?;
         let until = unix_seconds().max(record.issued);
-        self.authority.revoke(&self.broker, &nkey, until).await
+        self.authority.revoke(&self.broker, Account::Agents, &nkey, until).await
     }
 
     /// Page by page, because an agent decides how much it joins. The row reads nothing by now and

@@ -6,6 +6,7 @@
 //! credential. No step is recorded, because each may be repeated: running it again does all of them.
 
 use cotal_trust::{UserKey, mint_named};
+use cotal_wire::accounts::Account;
 use cotal_wire::creds::Creds;
 use cotal_wire::profile::{AgentGrant, Profile};
 use cotal_wire::rows::AclRow;
@@ -88,7 +89,8 @@ impl Agents {
         let key = UserKey::generate();
         let revoked_at = unix_seconds().max(creds.claims.issued_at);
         let minted = self.mint_for(&grant, &key, &creds.claims.name, revoked_at)?;
-        self.authority.revoke(&self.broker, &creds.claims.subject, revoked_at).await?;
+        let (account, nkey) = (Account::Agents, &creds.claims.subject);
+        self.authority.revoke(&self.broker, account, nkey, revoked_at).await?;
         let fresh = Creds::parse(minted.expose()).map_err(|source| ManagerError::DamagedCreds {
             principal: grant.lifecycle.principal.clone(),
             source,

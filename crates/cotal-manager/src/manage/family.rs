@@ -11,6 +11,7 @@ use cotal_nats::Creds;
 use cotal_rules::family::{Ledger, Role};
 use cotal_trust::{UserKey, mint_profile};
 use cotal_wire::ConnId;
+use cotal_wire::accounts::Account;
 use cotal_wire::control::{Evictions, op};
 use cotal_wire::profile::Profile;
 use cotal_workspace::files::{self, Privacy};
@@ -126,7 +127,7 @@ impl Family {
         let revoked: Vec<(ConnId, i64)> =
             holders.map(|holder| (holder.nkey.clone(), holder.issued_at)).collect();
         if !revoked.is_empty() {
-            authority.revoke_all(broker, &revoked).await?;
+            authority.revoke_all(broker, Account::Durable, &revoked).await?;
         }
         let started = Instant::now();
         loop {

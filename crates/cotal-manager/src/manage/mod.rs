@@ -4,13 +4,14 @@
 //! Order is the safety in it. A start freezes the gate when an earlier run left holders, waits for
 //! the daemon's rail, checks that the daemon reads the very store that this manager writes, has the
 //! predecessor's holders evicted and verified, and only then opens the gate and connects under its
-//! own identity. While it runs it renews only under the `renewal` lease, and it puts garbled ACL and
-//! channel rows back (`wire.md` §4).
+//! own identity. While it runs it renews only under the `renewal` lease, puts garbled ACL and channel
+//! rows back (`wire.md` §4), and makes again what agents can destroy (`wire.md` §11).
 
 mod family;
 mod lease;
 mod renew;
 mod rows;
+mod shared;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -214,6 +215,8 @@ impl Manager {
         let ending = stop.child_token();
         let keeping = tokio::spawn(keeper.run(ending.clone()));
         let authority = Arc::clone(&self.sessions.authority);
+        let shared = shared::keep(Arc::clone(&authority), self.broker.clone(), ending.clone());
+        let shared = tokio::spawn(shared);
         let rows = tokio::spawn(rows::keep(authority, self.broker.clone(), ending.clone()));
         let gone = broker_gone(self.connection.clone());
         tokio::pin!(gone);
@@ -233,7 +236,7 @@ impl Manager {
         };
         ending.cancel();
         // It releases its rows, where the broker answers; else they expire.
-        tokio::time::timeout(STOP_WITHIN, async { tokio::join!(keeping, rows) }).await.ok();
+        tokio::time::timeout(STOP_WITHIN, async { tokio::join!(keeping, rows, shared) }).await.ok();
         self.connection.close(STOP_WITHIN).await;
         outcome
     }

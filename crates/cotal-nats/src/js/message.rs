@@ -103,7 +103,7 @@ impl Connection {
         stream: &str,
         get: Get<'_>,
     ) -> Result<Option<StoredMessage>, NatsError> {
-        let subject = format!("$JS.API.STREAM.MSG.GET.{stream}");
+        let subject = format!("{}.STREAM.MSG.GET.{stream}", self.api_of(stream));
         match self.js_call::<GetAnswer>(&subject, &get.body(), None).await {
             Ok(answer) => answer.message.try_into().map(Some),
             Err(NatsError::Absent { err_code: NO_MESSAGE, .. }) => Ok(None),

@@ -1,7 +1,8 @@
 //! JetStream API calls on [`Connection`], each on a subject that can be read off the code.
 //!
-//! Invariant: a call publishes on exactly one `$JS.API…` subject, so a permission table that lists the
-//! subject permits the call and nothing else.
+//! Invariant: a call publishes on exactly one subject, below `$JS.API` or, for a stream of another
+//! account, below the prefix that the credential names; so a permission table that lists the subject
+//! permits the call and nothing else.
 
 mod config;
 mod direct;
@@ -73,7 +74,8 @@ impl Connection {
 
     /// `STREAM.INFO`: configuration and state.
     pub async fn stream_info(&self, stream: &str) -> Result<StreamInfo, NatsError> {
-        self.js_call(&format!("$JS.API.STREAM.INFO.{stream}"), &json!({}), None).await
+        let subject = format!("{}.STREAM.INFO.{stream}", self.api_of(stream));
+        self.js_call(&subject, &json!({}), None).await
     }
 
     /// The state alone, leader-served.
@@ -105,7 +107,7 @@ impl Connection {
             #[serde(default)]
             subjects: Option<std::collections::BTreeMap<String, u64>>,
         }
-        let subject = format!("$JS.API.STREAM.INFO.{stream}");
+        let subject = format!("{}.STREAM.INFO.{stream}", self.api_of(stream));
         let body = json!({ "subjects_filter": filter, "offset": offset });
         let answer: Answer = self.js_call(&subject, &body, Some(SLOW_CALL)).await?;
         let subjects: Vec<_> = answer.state.subjects.unwrap_or_default().into_iter().collect();
@@ -170,7 +172,7 @@ impl Connection {
         stream: &str,
         consumer: &str,
     ) -> Result<ConsumerInfo, NatsError> {
-        let subject = format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}");
+        let subject = format!("{}.CONSUMER.INFO.{stream}.{consumer}", self.api_of(stream));
         self.js_call(&subject, &json!({}), None).await
     }
 
@@ -184,7 +186,7 @@ impl Connection {
         config: &impl Serialize,
         action: ConsumerAction,
     ) -> Result<ConsumerInfo, NatsError> {
-        let mut subject = format!("$JS.API.CONSUMER.CREATE.{stream}.{name}");
+        let mut subject = format!("{}.CONSUMER.CREATE.{stream}.{name}", self.api_of(stream));
         if let Some(filter) = filter {
             subject.push('.');
             subject.push_str(filter);
@@ -199,7 +201,7 @@ impl Connection {
 
     /// `CONSUMER.DELETE`; absent is an error of its own, so that the caller decides.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) -> Result<(), NatsError> {
-        let subject = format!("$JS.API.CONSUMER.DELETE.{stream}.{consumer}");
+        let subject = format!("{}.CONSUMER.DELETE.{stream}.{consumer}", self.api_of(stream));
         self.js_call::<Value>(&subject, &json!({}), None).await.map(drop)
     }
 

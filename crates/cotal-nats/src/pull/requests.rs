@@ -59,9 +59,10 @@ impl PullRequests {
         let state = connection.state();
         let drops = state.borrow().drops;
         let inbox = connection.raw_subscribe(inbox_subject.clone()).await?;
+        let api = connection.api_of(stream);
         Ok(Self {
             connection: connection.clone(),
-            next_subject: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into(),
+            next_subject: format!("{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}").into(),
             stream: stream.to_owned(),
             consumer: consumer.to_owned(),
             options,

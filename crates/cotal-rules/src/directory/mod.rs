@@ -338,6 +338,11 @@ impl Directory {
         }
     }
 
+    /// Forgets every presence claim, because the bucket that held them is gone or another one.
+    pub fn forget_presence(&mut self) {
+        self.presence = Presence::default();
+    }
+
     /// Forgets presence claims that are no longer fresh; they never decide anything, but they take
     /// room.
     pub fn expire_presence(&mut self, now_ms: i64) {

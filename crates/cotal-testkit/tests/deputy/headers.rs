@@ -79,7 +79,7 @@ async fn nobody_squats_anothers_id() {
 /// with it and does not hold any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_row_that_agents_may_read_is_not_replayed_over_its_successor() {
-    let mesh = Mesh::start().await;
+    let mesh = Mesh::of_one_account().await;
     let mallory: Peer = mesh.peer("mallory", &["team.>"], &["team.>"]).await;
     let channels = Bucket::new(&mesh.operator().await, "cotal_channels_main");
     let old = channels.create("team.x", r#"{"deliveryClass":"live"}"#.into()).await.expect("a row");

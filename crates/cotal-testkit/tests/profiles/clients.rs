@@ -8,6 +8,7 @@ use cotal_nats::{Bytes, Connection, NatsError, PullConsumer, PullOptions, Subscr
 use cotal_testkit::{Mesh, eventually};
 use cotal_trust::{UserKey, mint_system_profile};
 use cotal_wire::Channel;
+use cotal_wire::accounts::Account;
 use cotal_wire::profile::{Profile, SystemProfile};
 use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
@@ -212,14 +213,14 @@ async fn the_membership_writer_watches_members_and_writes_the_feed() {
 async fn evc_3_the_system_profiles_count_hear_and_kick() {
     let mesh = Mesh::start().await;
     let authority = mesh.authority();
-    let account = authority.account().public_key();
+    let account = authority.account().keys_of(Account::Agents).public_key();
     let now = cotal_manager::clock::unix_seconds();
     let mint = |profile: SystemProfile| {
         let key = UserKey::generate();
         let minted = mint_system_profile(authority.trust().system(), &key, &profile, None, now);
         minted.expect("a credential").creds.expose().to_owned()
     };
-    let profile = SystemProfile::MembershipObserver { account: account.clone() };
+    let profile = SystemProfile::MembershipObserver { accounts: vec![account.clone()] };
     let observer = mesh.connect(&mint(profile)).await;
     let connects = format!("$SYS.ACCOUNT.{account}.CONNECT");
     let mut connects = observer.subscribe(connects, None).await.expect("connect events");

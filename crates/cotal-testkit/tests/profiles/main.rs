@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use cotal_manager::clock::unix_seconds;
 use cotal_testkit::{Mesh, MeshOptions};
 use cotal_trust::{UserKey, mint_system_profile};
+use cotal_wire::accounts::Topology;
 use cotal_wire::creds::Creds;
 use cotal_wire::profile::{Profile, SystemProfile};
 use cotal_wire::{EndpointName, Principal};
@@ -78,20 +79,36 @@ fn matches(grant: &str, subject: &str) -> bool {
     tokens.next().is_none()
 }
 
-async fn mesh_with_bob() -> (Mesh, Creds) {
+async fn mesh_with_bob(topology: Topology) -> (Mesh, Creds) {
     let spaces = vec!["main".to_owned(), "other".to_owned()];
-    let mesh = Mesh::with(MeshOptions { spaces, ..MeshOptions::default() }).await;
+    let one_account = topology == Topology::One;
+    let mesh = Mesh::with(MeshOptions { spaces, one_account, ..MeshOptions::default() }).await;
     let bob = mesh.add_agent("bob", &["secret"], &["secret"], None).await;
     (mesh, Creds::parse(&bob).expect("a credential"))
 }
 
-async fn check_profile(profile: impl Fn(Principal) -> Profile, tables: &[&str]) {
-    let (mesh, bob) = mesh_with_bob().await;
-    check(&mesh, &mesh.creds(profile), tables, &bob).await;
+/// Tries a profile against its tables in both topologies; `isolated` is what it may do besides in a
+/// space of three.
+async fn check_profile(profile: impl Fn(Principal) -> Profile, tables: &[&str], isolated: &[&str]) {
+    let (mesh, bob) = mesh_with_bob(Topology::One).await;
+    check(&mesh, &mesh.creds(&profile), tables, &bob).await;
+    let (mesh, bob) = mesh_with_bob(Topology::Three).await;
+    let creds = mesh.creds(&profile);
+    let is_durable = Creds::parse(&creds).expect("creds").claims.tag("agents").is_some();
+    let elsewhere = |table: &&str| {
+        if is_durable {
+            table.replace("kv presence\n", tables::SHARED_PRESENCE)
+        } else {
+            (*table).to_owned()
+        }
+    };
+    let tables: Vec<String> = tables.iter().chain(isolated).map(elsewhere).collect();
+    let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    check(&mesh, &creds, &tables, &bob).await;
 }
 
 async fn check_system(profile: impl Fn(String) -> SystemProfile, table: &str) {
-    let (mesh, bob) = mesh_with_bob().await;
+    let (mesh, bob) = mesh_with_bob(Topology::One).await;
     let profile = profile(bob.claims.account.clone());
     let authority = mesh.authority();
     let (system, key) = (authority.trust().system(), UserKey::generate());
@@ -102,61 +119,85 @@ async fn check_system(profile: impl Fn(String) -> SystemProfile, table: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_9_an_agent_may_do_this_and_nothing_else() {
-    let (mesh, bob) = mesh_with_bob().await;
-    let alice = mesh.add_agent("alice", &["team.>", "ops"], &["team.>"], None).await;
-    check(&mesh, &alice, &[tables::AGENT], &bob).await;
-    let carol = mesh.add_agent("carol", &["team.>", "ops"], &["team.>"], Some("reviewer")).await;
-    check(&mesh, &carol, &[tables::AGENT, tables::ROLE], &bob).await;
+    for (topology, beside) in [(Topology::One, ""), (Topology::Three, tables::TRUE_CHAT)] {
+        let (mesh, bob) = mesh_with_bob(topology).await;
+        let alice = mesh.add_agent("alice", &["team.>", "ops"], &["team.>"], None).await;
+        check(&mesh, &alice, &[tables::AGENT, beside], &bob).await;
+        let carol = mesh.add_agent("carol", &["team.>", "ops"], &["team.>"], Some("reviewer"));
+        check(&mesh, &carol.await, &[tables::AGENT, tables::ROLE, beside], &bob).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_1_the_delivery_daemon_may_do_this_and_nothing_else() {
-    check_profile(Profile::Delivery, &[tables::DELIVERY]).await;
+    check_profile(Profile::Delivery, &[tables::DELIVERY], &[tables::FORWARDED]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_membership_writer_may_do_this_and_nothing_else() {
-    check_profile(|_| Profile::MembershipRw, &[tables::MEMBERSHIP_RW]).await;
+    check_profile(|_| Profile::MembershipRw, &[tables::MEMBERSHIP_RW], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_supervisor_may_do_this_and_nothing_else() {
-    check_profile(Profile::Supervisor, &[tables::SUPERVISOR]).await;
+    check_profile(Profile::Supervisor, &[tables::SUPERVISOR], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_may_do_this_and_nothing_else() {
-    check_profile(Profile::Operator, &[tables::OPERATOR]).await;
+    check_profile(Profile::Operator, &[tables::OPERATOR], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_endpoint_may_do_this_and_nothing_else() {
     let endpoint = EndpointName::parse("endpoint").expect("an endpoint");
-    check_profile(|_| Profile::Workflow(endpoint.clone()), &[tables::WORKFLOW]).await;
+    check_profile(|_| Profile::Workflow(endpoint.clone()), &[tables::WORKFLOW], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_provisioner_may_do_this_and_nothing_else() {
-    let calls = tables::STREAMS
-        .iter()
-        .flat_map(|stream| tables::PROVISIONING.map(|call| call.replace("{}", stream)));
-    let streams = calls.collect::<Vec<_>>().join("\n");
-    check_profile(|_| Profile::Provisioner, &[tables::PROVISIONER, &streams]).await;
+    let (mesh, bob) = mesh_with_bob(Topology::One).await;
+    let streams = calls(tables::STREAMS.iter().copied(), &tables::PROVISIONING);
+    let creds = mesh.creds(|_| Profile::Provisioner);
+    check(&mesh, &creds, &[tables::PROVISIONER, &streams], &bob).await;
+    let (mesh, bob) = mesh_with_bob(Topology::Three).await;
+    let creds = mesh.creds(|_| Profile::Provisioner);
+    let durable = tables::STREAMS.iter().copied().filter(|stream| !stream.contains("presence"));
+    let streams = calls(durable, &tables::PROVISIONING);
+    check(&mesh, &creds, &[tables::PROVISIONER, &streams], &bob).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shared_provisioner_may_do_this_and_nothing_else() {
+    let (mesh, bob) = mesh_with_bob(Topology::Three).await;
+    let creds = mesh.creds(|_| Profile::SharedProvisioner);
+    let shared = ["CHAT", "KV_cotal_presence", "KV_cotal_channels", "KV_cotal_delivery"];
+    let shared = shared.into_iter().chain(["KV_cotal_membership"]);
+    let shared: Vec<_> = shared.map(|stream| format!("{stream}_main")).collect();
+    let only = ["api STREAM.CREATE.{}", "api STREAM.UPDATE.{}", "api STREAM.INFO.{}"];
+    let streams = calls(shared.iter().map(String::as_str), &only);
+    check(&mesh, &creds, &[&streams], &bob).await;
+}
+
+/// Each of the calls on each of the streams.
+fn calls<'a>(streams: impl Iterator<Item = &'a str>, calls: &[&str]) -> String {
+    let each = |stream: &'a str| calls.iter().map(move |call| call.replace("{}", stream));
+    streams.flat_map(each).collect::<Vec<_>>().join("\n")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_may_do_this_and_nothing_else() {
-    check_profile(Profile::Observer, &[tables::OBSERVER]).await;
+    check_profile(Profile::Observer, &[tables::OBSERVER], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_may_do_this_and_nothing_else() {
-    check_profile(Profile::Admin, &[tables::OBSERVER, tables::ADMIN]).await;
+    check_profile(Profile::Admin, &[tables::OBSERVER, tables::ADMIN], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_membership_observer_may_do_this_and_nothing_else() {
-    let profile = |account| SystemProfile::MembershipObserver { account };
+    let profile = |account| SystemProfile::MembershipObserver { accounts: vec![account] };
     check_system(profile, tables::MEMBERSHIP_OBSERVER).await;
 }
 

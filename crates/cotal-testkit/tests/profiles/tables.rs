@@ -247,8 +247,38 @@ pub(crate) const CLAIMS_PUSHER: &str = "
 pub $SYS.REQ.CLAIMS.UPDATE
 ";
 
+/// What whoever lives in the durable account of a space of three may do in place of `kv presence`.
+pub(crate) const SHARED_PRESENCE: &str = "
+pub cotal.main.shared.API.STREAM.INFO.KV_cotal_presence_main
+pub cotal.main.shared.API.STREAM.MSG.GET.KV_cotal_presence_main
+pub cotal.main.shared.API.CONSUMER.CREATE.KV_cotal_presence_main.w1.$KV.cotal_presence_main.>
+pub cotal.main.shared.API.CONSUMER.INFO.KV_cotal_presence_main.w1
+pub cotal.main.shared.API.CONSUMER.DELETE.KV_cotal_presence_main.w1
+pub cotal.main.shared.API.CONSUMER.MSG.NEXT.KV_cotal_presence_main.w1
+";
+
+/// What the daemon may do beside it: answer requests that crossed from the account of the agents.
+pub(crate) const FORWARDED: &str = "
+pub _R_.AbCdEf.GhIjKl
+";
+
+/// What an agent of a space of three may do beside: see how far CHAT itself has come.
+pub(crate) const TRUE_CHAT: &str = "
+pub cotal.main.durable.API.STREAM.INFO.CHAT_main
+";
+
 /// What is tried beyond the lists above; most of it nobody may.
 pub(crate) const TEMPTING: &str = "
+pub cotal.main.shared.API.STREAM.DELETE.KV_cotal_presence_main
+pub cotal.main.shared.API.CONSUMER.CREATE.KV_cotal_presence_main
+pub cotal.main.durable.API.STREAM.INFO.CHAT_main
+pub cotal.main.durable.API.CONSUMER.CREATE.CHAT_main
+pub cotal.main.durable.API.CONSUMER.CREATE.CHAT_main.w1
+pub cotal.main.durable.API.CONSUMER.CREATE.KV_cotal_channels_main
+pub cotal.main.mirror.AbCdEf
+sub cotal.main.mirror.>
+pub _R_.AbCdEf.GhIjKl
+sub _R_.>
 sub >
 sub *
 sub *.>
@@ -396,7 +426,10 @@ pub(crate) const PROVISIONING: [&str; 4] = [
 ];
 
 /// Every table.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 18] = [
+    SHARED_PRESENCE,
+    FORWARDED,
+    TRUE_CHAT,
     EVERYONE,
     AGENT,
     ROLE,

@@ -14,7 +14,7 @@ fn fixture() -> Value {
 
 /// Makes the space anew, as the reference would have it.
 async fn reference() -> (Mesh, God) {
-    let mesh = Mesh::start().await;
+    let mesh = Mesh::of_one_account().await;
     let god = God::of(&mesh).await;
     let space = fixture();
     for config in space["streams"].as_array().expect("streams") {

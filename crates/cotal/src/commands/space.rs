@@ -1,9 +1,10 @@
 //! `cotal space`: the spaces of this root.
 
-use cotal_manager::Authority;
-use cotal_manager::launch::{running_broker, running_daemon};
+use cotal_manager::launch::{Patience, running_broker, running_daemon, stop_daemon, stop_manager};
+use cotal_manager::{Authority, Isolation};
 use cotal_wire::Space;
-use cotal_workspace::{Mode, Reservation};
+use cotal_wire::accounts::Topology;
+use cotal_workspace::{Mode, Reservation, Root};
 use serde_json::json;
 
 use super::up::Up;
@@ -16,6 +17,7 @@ use crate::exit::Exit;
 #[command(after_help = "\
 Examples:
   cotal space add research
+  cotal space isolate main
   cotal space list --json")]
 pub struct Args {
     #[command(subcommand)]
@@ -31,6 +33,19 @@ enum Command {
         #[arg(value_parser = args::space)]
         name: Space,
     },
+    /// Move a space of one account to three, so that no agent can destroy or rob what is another's.
+    #[command(after_help = "\
+Nothing that is stored is moved or lost. The space's daemon and manager are stopped and started again,
+and every agent's credential is signed anew under its own lifecycle, in its file: agents that run
+connect again with it. Whatever interrupts the move, running it again continues.
+
+Example:
+  cotal space isolate main")]
+    Isolate {
+        /// The space.
+        #[arg(value_parser = args::space)]
+        name: Space,
+    },
     /// List the spaces.
     #[command(after_help = "Example:\n  cotal space list --json")]
     List {
@@ -43,6 +58,7 @@ enum Command {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Add { name } => add(&name, ctx).await,
+        Command::Isolate { name } => isolate(&name, ctx).await,
         Command::List { output } => list(output, ctx),
     }
 }
@@ -69,6 +85,56 @@ async fn add(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
     let up = Up::new(ctx, root, only);
     let completed = up.spaces(&authorities).await?;
     up.managers(&authorities, completed.exit).await
+}
+
+async fn isolate(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
+    let root = ctx.root()?;
+    let _held = Reservation::try_acquire(&root.up_lock())?;
+    let mesh = ctx.mesh(&root)?;
+    anyhow::ensure!(mesh.spaces.contains(space), "space {space} is not of this root");
+    anyhow::ensure!(
+        mesh.mode == Mode::Auth,
+        "space {space} is open: without credentials there are no accounts to keep apart"
+    );
+    anyhow::ensure!(
+        running_broker(&root)?.is_some(),
+        "the broker does not run, and it must learn of the accounts: `cotal up`, then this again"
+    );
+    let mut only = mesh.clone();
+    only.spaces = vec![space.clone()];
+    let up = Up::new(ctx, root.clone(), only);
+    if needs_isolation(&root, space)? {
+        stop_manager(&root, space).await?;
+        stop_daemon(&root, space, Patience::Wait).await?;
+        ctx.out.proven(format!("space {space}: its manager and its daemon are stopped"));
+    }
+    match cotal_manager::isolate(&root, space, up.address()).await? {
+        None => ctx.out.proven(format!("space {space} has three accounts")),
+        Some(done) => told(space, &done, ctx),
+    }
+    let authorities = vec![Authority::open(&root, space)?];
+    let completed = up.spaces(&authorities).await?;
+    up.managers(&authorities, completed.exit).await
+}
+
+fn needs_isolation(root: &Root, space: &Space) -> anyhow::Result<bool> {
+    let authority = Authority::open(root, space)?;
+    let account = authority.account();
+    Ok(account.topology() == Topology::One || account.is_moving())
+}
+
+fn told(space: &Space, done: &Isolation, ctx: &Context) {
+    let n = done.reissued.len();
+    ctx.out.proven(format!(
+        "space {space} has three accounts; {n} agents' credentials are signed anew, and every older \
+         one is refused"
+    ));
+    for agent in &done.elsewhere {
+        ctx.out.warn(format!(
+            "{agent}: its credential is not on this root and is refused now; retire it, or provision \
+             it again"
+        ));
+    }
 }
 
 fn list(output: JsonArg, ctx: &Context) -> anyhow::Result<Exit> {

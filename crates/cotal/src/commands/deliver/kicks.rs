@@ -9,8 +9,8 @@ use cotal_workspace::Secret;
 pub(super) struct RetainedSeed(pub(super) KickSigner);
 
 impl KickAuthority for RetainedSeed {
-    fn observer(&self, space: &Space, account: &str) -> Result<Secret, String> {
-        self.0.observer(space, account).map_err(|error| error.to_string())
+    fn observer(&self, space: &Space, accounts: &[String]) -> Result<Secret, String> {
+        self.0.observer(space, accounts).map_err(|error| error.to_string())
     }
 
     fn kick_only(&self, space: &Space, server: &str) -> Result<Secret, String> {

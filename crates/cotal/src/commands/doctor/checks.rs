@@ -8,6 +8,7 @@ use cotal_manager::{
     Authority, BrokerAddress, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials,
     find_losses, read_stored_creds, unfinished_agents,
 };
+use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::creds::Creds;
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{
@@ -177,6 +178,32 @@ fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Fin
     }
 }
 
+/// How many accounts the space has, and what that means for whoever lives in them.
+fn accounts(authority: &Authority) -> Finding {
+    let (account, space) = (authority.account(), authority.space());
+    let check = format!("accounts of {space}");
+    if account.is_moving() {
+        let detail = format!(
+            "its move to three accounts was interrupted: `cotal space isolate {space}` continues it"
+        );
+        return Finding::new(check, Verdict::Broken, detail);
+    }
+    match account.topology() {
+        Topology::Three => {
+            let ids = [Account::Agents, Account::Shared, Account::Durable]
+                .map(|of| format!("{of} {}", account.keys_of(of).public_key()));
+            Finding::new(check, Verdict::Ok, format!("three: {}", ids.join(", ")))
+        }
+        Topology::One => {
+            let detail = format!(
+                "one, which is not isolated: any agent can make the broker destroy and take what is \
+                 another's; `cotal space isolate {space}` moves it to three"
+            );
+            Finding::new(check, Verdict::Warning, detail)
+        }
+    }
+}
+
 fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     let check = format!("trust of {space}");
     let authority = Authority::open(root, space);
@@ -188,6 +215,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
         Err(error) => Finding::new(check, Verdict::Broken, error.to_string()),
     }];
     let authority = authority.ok();
+    findings.extend(authority.as_ref().map(|authority| accounts(authority)));
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();

@@ -5,6 +5,7 @@ use cotal_manager::rows::AclRows;
 use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail, unfinished_agents};
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
+use cotal_wire::accounts::Topology;
 use cotal_wire::anycast::ListedRequests;
 use cotal_wire::control::{DeliveryStatus, op};
 use cotal_wire::names::{self, LEASE_KEY};
@@ -53,6 +54,7 @@ async fn space_status(
         delivery: (mesh.mode == Mode::Auth).then_some("unknown"),
         pid: running_daemon(root, space)?.map(|daemon| daemon.pid()),
         manager: running_manager(root, space)?.map(|manager| manager.pid()),
+        isolated: is_isolated(root, mesh, space),
         gate: Gate::of(root, space).frozen()?.map(|frozen| frozen.reason),
         lease: None,
         agents: None,
@@ -68,6 +70,13 @@ async fn space_status(
         }
     }
     Ok(status)
+}
+
+fn is_isolated(root: &Root, mesh: &MeshFile, space: &Space) -> Option<bool> {
+    let authority =
+        (mesh.mode == Mode::Auth).then(|| Authority::open(root, space).ok()).flatten()?;
+    let account = authority.account();
+    Some(account.topology() == Topology::Three && !account.is_moving())
 }
 
 async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::Result<()> {

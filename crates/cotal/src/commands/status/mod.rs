@@ -83,6 +83,8 @@ struct SpaceStatus {
     pid: Option<u32>,
     /// The manager's process.
     manager: Option<u32>,
+    /// Whether agents have an account of their own; absent where the root cannot tell.
+    isolated: Option<bool>,
     /// Why no agent may be provisioned; absent while the registration gate is open.
     gate: Option<String>,
     /// The outer one is missing when it could not be asked, the inner one when nobody holds it.
@@ -189,6 +191,10 @@ fn print_space(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
         (None, _) => {}
         (Some(_), Some(pid)) => out.data(format_args!("manager   pid {pid}"))?,
         (Some(_), None) => out.data("manager   does not run: nobody renews credentials")?,
+    }
+    if space.isolated == Some(false) {
+        let name = &space.space;
+        out.data(format_args!("accounts  one, not isolated: `cotal space isolate {name}`"))?;
     }
     if let Some(reason) = &space.gate {
         out.data(format_args!("gate      frozen: {}", plain(reason)))?;

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use cotal_broker::Broker;
 use cotal_manager::launch::running_broker;
 use cotal_manager::{
-    Authority, BrokerAddress, ManagerError, Office, Provisioned, Shape, ensure_daemon_credentials,
-    find_losses, provision_space, restore_consumers, write_back_rows,
+    Authority, BrokerAddress, ManagerError, Provisioned, Shape, ensure_daemon_credentials,
+    find_losses, provision, provision_space, restore_consumers, write_back_rows,
 };
-use cotal_nats::{ConnectError, ConnectOptions, Connection, CredsSource, NatsError};
+use cotal_nats::{ConnectOptions, Connection, CredsSource};
 use cotal_wire::Space;
 use cotal_wire::names::DEFAULTS_KEY;
 use cotal_workspace::{FileStore, MeshEntry, MeshFile, Mode, Reservation, Root};
@@ -187,6 +187,11 @@ impl<'a> Up<'a> {
         Self { ctx, root, mesh, address, log_format: ctx.log_format, hosted: false }
     }
 
+    /// The broker.
+    pub fn address(&self) -> &BrokerAddress {
+        &self.address
+    }
+
     /// Completes the mesh and leaves it running.
     async fn leave(&self, authorities: &[Authority]) -> anyhow::Result<Exit> {
         self.mesh.save(&self.root)?;
@@ -281,11 +286,9 @@ impl<'a> Up<'a> {
 
     async fn space(&self, authority: &Authority) -> anyhow::Result<()> {
         let space = authority.space();
-        let connection = self.provisioner(authority).await?;
         // Before anything is made: what is made anew looks as if nothing had been lost.
         self.tell_losses(authority).await?;
-        let done = provision_space(&connection, space, Shape::Durable).await?;
-        connection.close(crate::context::CLOSE_WITHIN).await;
+        let done = provision(authority, &self.address).await?;
         self.report(space, &done);
         let store = FileStore::new(self.root.clone());
         for renewed in ensure_daemon_credentials(authority, &store)? {
@@ -351,19 +354,6 @@ impl<'a> Up<'a> {
         self.register(space)
     }
 
-    /// A broker that was running before the space was added does not know its account yet.
-    async fn provisioner(&self, authority: &Authority) -> anyhow::Result<Connection> {
-        match authority.connect(Office::Provisioner, &self.address).await {
-            Ok((_, connection)) => Ok(connection),
-            Err(error) if is_rejected(&error) => {
-                authority.push_account(&self.address).await?;
-                let connected = authority.connect(Office::Provisioner, &self.address).await;
-                Ok(connected?.1)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn report(&self, space: &Space, done: &Provisioned) {
         let out = &self.ctx.out;
         for (stream, changes) in &done.repaired {
@@ -416,11 +406,4 @@ fn counted(created: &[String]) -> String {
         count("row", "rows", &is_row),
     ];
     kinds.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-fn is_rejected(error: &ManagerError) -> bool {
-    matches!(
-        error,
-        ManagerError::Broker { source: NatsError::Connect(ConnectError::Rejected { .. }), .. }
-    )
 }

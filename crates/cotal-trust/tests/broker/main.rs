@@ -5,17 +5,19 @@
     reason = "a test stops at the first thing that is not as it must be"
 )]
 
+mod accounts;
 mod support;
 
 use cotal_trust::{
     AccountKeys, Minted, SpaceAccount, UserKey, UserSpec, mint_profile, mint_system_profile,
     mint_user,
 };
+use cotal_wire::accounts::{Account, Topology};
 use cotal_wire::permissions::Permissions;
 use cotal_wire::profile::{AgentGrant, Profile, SystemProfile};
 use cotal_wire::{ChannelPattern, ConnId, Lifecycle, LifecycleUid, Principal, Role, Space};
 use futures_util::StreamExt;
-use support::{Broker, PATIENCE, fresh, may, now};
+use support::{Broker, PATIENCE, fresh, may, now, push};
 use tokio::time::timeout;
 
 fn alpha() -> Space {
@@ -34,21 +36,10 @@ fn expiring(account: &AccountKeys, permissions: Permissions, expires_at: Option<
     mint_user(account, &spec).unwrap()
 }
 
-fn pusher(system: &AccountKeys) -> Minted {
-    let key = UserKey::generate();
-    mint_system_profile(system, &key, &SystemProfile::ClaimsPusher, None, now()).unwrap()
-}
-
-async fn push(broker: &Broker, system: &AccountKeys, jwt: &str) {
-    let peer = broker.accepts(&pusher(system)).await;
-    let reply = peer.asks("$SYS.REQ.CLAIMS.UPDATE", jwt.to_owned()).await;
-    assert_eq!(reply["data"]["code"], 200, "{reply}");
-}
-
 #[tokio::test]
 async fn a_user_does_what_it_may_and_nothing_else() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
     let permissions = Permissions {
@@ -71,7 +62,7 @@ async fn a_user_does_what_it_may_and_nothing_else() {
 #[tokio::test]
 async fn an_empty_allow_list_denies_everything() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
     let mut none = broker.accepts(&user(account.keys(), Permissions::default())).await;
@@ -87,7 +78,7 @@ async fn an_empty_allow_list_denies_everything() {
 #[tokio::test]
 async fn a_space_account_has_jetstream_without_limits_and_the_system_account_has_none() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
     let peer = broker.accepts(&user(account.keys(), may(&[">"], &[">"]))).await;
@@ -116,7 +107,7 @@ async fn a_space_account_has_jetstream_without_limits_and_the_system_account_has
 #[tokio::test]
 async fn an_expired_user_is_dropped_at_its_expiry_and_refused_after() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
 
     let short = expiring(account.keys(), may(&["x"], &["x"]), Some(now() + 2));
@@ -132,17 +123,17 @@ async fn an_expired_user_is_dropped_at_its_expiry_and_refused_after() {
 async fn an_account_made_while_the_broker_runs_is_pushed() {
     let (_dir, root, trust) = fresh();
     let broker = Broker::start(&root, &trust);
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let bob = user(account.keys(), may(&["x"], &["x"]));
     assert!(broker.refuses(&bob).await);
-    push(&broker, trust.system(), account.jwt()).await;
+    push(&broker, trust.system(), account.jwt_of(Account::Durable)).await;
     broker.accepts(&bob).await;
 }
 
 #[tokio::test]
 async fn a_revoked_user_is_dropped_at_once_and_stays_out_over_a_restart() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let (bob, alice) =
         (user(account.keys(), may(&["x"], &["x"])), user(account.keys(), may(&["x"], &["x"])));
     {
@@ -150,8 +141,9 @@ async fn a_revoked_user_is_dropped_at_once_and_stays_out_over_a_restart() {
         let mut dropped = broker.accepts(&bob).await;
         let stays = broker.accepts(&alice).await;
         let id = ConnId::parse(&bob.public_key).unwrap();
-        let revoked = trust.revoke(&alpha(), &id, now(), now()).unwrap();
-        push(&broker, trust.system(), revoked.jwt()).await;
+        let revoked =
+            trust.revoke(&alpha(), Account::Durable, &[(id.clone(), now())], now()).unwrap();
+        push(&broker, trust.system(), revoked.jwt_of(Account::Durable)).await;
         dropped.hears("disconnected").await;
         assert!(broker.refuses(&bob).await);
         stays.client.flush().await.unwrap();
@@ -177,10 +169,10 @@ fn seed_of(minted: &Minted) -> cotal_workspace::Secret {
 #[tokio::test]
 async fn a_user_of_a_foreign_operator_is_refused() {
     let (_dir, root, trust) = fresh();
-    trust.space_account(&alpha(), now()).unwrap();
+    trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
     let (_other_dir, _other_root, other) = fresh();
-    let foreign = other.space_account(&alpha(), now()).unwrap();
+    let foreign = other.space_account(&alpha(), Topology::One, now()).unwrap();
     assert!(broker.refuses(&user(foreign.keys(), may(&[">"], &[">"]))).await);
 }
 
@@ -210,7 +202,7 @@ fn largest(account: &AccountKeys) -> Minted {
 #[tokio::test]
 async fn the_largest_jwt_that_passes_the_check_connects() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
     let large = largest(account.keys());
     assert!(large.jwt.len() > 64_000, "{}", large.jwt.len());
@@ -250,10 +242,10 @@ fn every_profile(account: &SpaceAccount) -> Vec<(UserKey, Profile)> {
 #[tokio::test]
 async fn every_profile_connects_and_the_census_shows_its_tags_in_their_case() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
     let observer = UserKey::generate();
-    let profile = SystemProfile::MembershipObserver { account: account.public_key() };
+    let profile = SystemProfile::MembershipObserver { accounts: account.inhabited() };
     let minted =
         mint_system_profile(trust.system(), &observer, &profile, Some(&alpha()), now()).unwrap();
 
@@ -288,13 +280,13 @@ async fn census_tags(broker: &Broker, observer: &Minted, account: &str, user: &s
 #[tokio::test]
 async fn a_system_user_is_never_a_broker_admin() {
     let (_dir, root, trust) = fresh();
-    let account = trust.space_account(&alpha(), now()).unwrap();
+    let account = trust.space_account(&alpha(), Topology::One, now()).unwrap();
     let broker = Broker::start(&root, &trust);
     for (profile, foreign) in [
         (SystemProfile::ClaimsPusher, "$SYS.REQ.SERVER.PING.CONNZ"),
         (SystemProfile::ConnectionEvictor, "$SYS.REQ.CLAIMS.UPDATE"),
         (
-            SystemProfile::MembershipObserver { account: account.public_key() },
+            SystemProfile::MembershipObserver { accounts: account.inhabited() },
             "$SYS.REQ.CLAIMS.UPDATE",
         ),
     ] {

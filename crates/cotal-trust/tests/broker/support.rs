@@ -5,9 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Client, ConnectOptions, Event};
-use cotal_trust::{Minted, Trust};
+use cotal_trust::{AccountKeys, Minted, Trust, UserKey, mint_system_profile};
 use cotal_wire::ConnId;
 use cotal_wire::permissions::Permissions;
+use cotal_wire::profile::SystemProfile;
 use cotal_workspace::Root;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
@@ -141,6 +142,16 @@ impl Peer {
 /// Unix seconds.
 pub(crate) fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().try_into().unwrap()
+}
+
+/// Tells a running broker of an account.
+pub(crate) async fn push(broker: &Broker, system: &AccountKeys, jwt: &str) {
+    let key = UserKey::generate();
+    let minted =
+        mint_system_profile(system, &key, &SystemProfile::ClaimsPusher, None, now()).unwrap();
+    let peer = broker.accepts(&minted).await;
+    let reply = peer.asks("$SYS.REQ.CLAIMS.UPDATE", jwt.to_owned()).await;
+    assert_eq!(reply["data"]["code"], 200, "{reply}");
 }
 
 /// A root with an operator and a system account.

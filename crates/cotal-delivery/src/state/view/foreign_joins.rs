@@ -1,0 +1,48 @@
+//! Joins that another daemon began and did not finish.
+
+use std::sync::PoisonError;
+
+use cotal_wire::names::parse_member_key;
+use cotal_wire::rows::MemberRow;
+use cotal_wire::{Channel, Lifecycle};
+
+use super::{Feed, View};
+
+impl View {
+    /// Joins that another daemon left half done and that nobody has taken, once there are any.
+    /// Cancel-safe.
+    pub(crate) async fn foreign_joins(&self) -> Vec<(Channel, Lifecycle)> {
+        let mut changes = self.members_changed.subscribe();
+        loop {
+            let found = {
+                let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *foreign)
+            };
+            if !found.is_empty() {
+                return found.into_iter().collect();
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
+    /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
+    pub(super) fn note_foreign_join(&self, key: &str, value: &[u8]) {
+        if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
+            return;
+        }
+        let Some((channel, member)) = parse_member_key(key) else { return };
+        let row = MemberRow::parse(value, &channel, &member);
+        let is_foreign = row.is_ok_and(|row| {
+            row.leave_cursor.is_none()
+                && !row.activated
+                && row.writer_identity != self.writer_identity
+        });
+        if is_foreign {
+            self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, member));
+            self.members_changed.send_modify(|changes| *changes += 1);
+        }
+    }
+}
