@@ -8,30 +8,12 @@
 
 use cotal_wire::rows::MemberRow;
 
-use super::step::{Answer, Ask, MAX_CONFLICTS, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
+use super::step::{
+    Answer, Ask, JoinEnd, MAX_CONFLICTS, MAX_UNANSWERED, RowWrite, Step, Stored, Target,
+};
 use super::undo::Undo;
-use super::{AfterWrite, JoinStep, Refusal, after_write, join};
+use super::{AfterWrite, JoinStep, after_write, join};
 use crate::directory::{Acl, Membership};
-
-/// How a join ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JoinEnd {
-    /// The row stands and the ACL covered it afterwards. Unless it is activated, catch-up is due.
-    Open {
-        /// The membership.
-        membership: Membership,
-        /// Whether this join wrote the row.
-        is_new: bool,
-    },
-    /// Nothing of this join stands.
-    Refused(Refusal),
-    /// The row kept changing.
-    Busy,
-    /// The lane stopped serving, so the daemon that serves now decides.
-    NotServing,
-    /// The broker refused or did not answer; the shell knows what it said.
-    Failed,
-}
 
 /// A join under way.
 #[derive(Debug, Clone)]
