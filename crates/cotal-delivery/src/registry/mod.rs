@@ -5,6 +5,7 @@
 
 mod activation;
 mod inventory;
+mod inventory_reads;
 mod join;
 mod leave;
 mod rejoin;
@@ -29,7 +30,7 @@ use crate::pipeline::join_barrier::JoinBarrier;
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 
-use inventory::{Inventories, inventories};
+use inventory_reads::{Inventories, inventories};
 use row_locks::{RowLock, RowLocks};
 
 pub(crate) use unfinished_joins::{Joins, joins};
