@@ -104,7 +104,8 @@ impl RegistryError {
 }
 
 impl Registry {
-    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for channels that
+    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for
+    /// channels that
     /// its ACL does not cover any more: nothing of those is released to it.
     pub(crate) async fn list(&self, caller: &Principal) -> Result<Memberships, RegistryError> {
         self.view.fresh(&[Feed::Acl, Feed::Members]).await?;

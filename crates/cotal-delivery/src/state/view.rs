@@ -199,7 +199,8 @@ impl View {
         LeaveInProgress { view, channel: channel.clone(), member: member.clone(), written }
     }
 
-    /// Waits until no leave under way may exclude any of `entries` and the rows are current again, or
+    /// Waits until no leave under way may exclude any of `entries` and the rows are current again,
+    /// or
     /// until that takes too long: then those entries are judged as undecided.
     pub(crate) async fn leaves_passed<'a>(
         &self,
@@ -241,7 +242,8 @@ impl View {
         }
     }
 
-    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
+    /// A row that another daemon wrote and that is not activated: one that was paused, or died,
+    /// before
     /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
     fn note_foreign_join(&self, key: &str, value: &[u8]) {
         if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
@@ -260,7 +262,8 @@ impl View {
         }
     }
 
-    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final, and
+    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final,
+    /// and
     /// the watch tells the newest row of a key alone (INV-5).
     async fn find_tombstones(&self) -> Result<(), NatsError> {
         let mut watch = watch_history(self.kv(Feed::Acl)).await?;
@@ -290,7 +293,8 @@ impl View {
         Ok(())
     }
 
-    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written over.
+    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written
+    /// over.
     async fn keep(&self, feed: Feed, key: &str, value: &[u8], revision: u64, applied: &Applied) {
         match (feed, applied) {
             (Feed::Channels, Applied::Applied) => {
@@ -362,7 +366,8 @@ impl View {
         Ok(())
     }
 
-    /// A changed ACL may take back what was handed off. What the first scan brings is no change, and
+    /// A changed ACL may take back what was handed off. What the first scan brings is no change,
+    /// and
     /// neither is a row as it was provisioned: nothing was released before it.
     async fn tell_change(&self, feed: Feed, key: &str) {
         if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
@@ -412,7 +417,8 @@ impl View {
         }
     }
 
-    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that was
+    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that
+    /// was
     /// kept outside the bucket when that is newer.
     fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -458,7 +464,8 @@ impl View {
         Ok(())
     }
 
-    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster. While
+    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster.
+    /// While
     /// the lane does not serve, another daemon does it.
     async fn write_back(&self, key: &str, garbled: u64) {
         if !self.gate.is_open() {

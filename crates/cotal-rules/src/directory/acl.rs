@@ -31,7 +31,8 @@ impl<'a> Acl<'a> {
         matches!(self, Self::Row(row) if row.allows(channel))
     }
 
-    /// Whether the post at `seq` on CHAT is younger than the lifecycle; nothing older belongs to it.
+    /// Whether the post at `seq` on CHAT is younger than the lifecycle; nothing older belongs to
+    /// it.
     #[must_use]
     pub fn covers_age(&self, seq: u64) -> bool {
         match self {

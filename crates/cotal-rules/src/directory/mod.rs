@@ -110,7 +110,8 @@ impl Directory {
         self.rows.get(channel, member)
     }
 
-    /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that interval
+    /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that
+    /// interval
     /// is not known here, and the bucket's history may still hold it ([`Self::recover_member`]).
     #[must_use]
     pub fn past_holds(
@@ -151,7 +152,8 @@ impl Directory {
         }
     }
 
-    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote none.
+    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote
+    /// none.
     pub fn end_leave(&mut self, channel: &Channel, member: &Lifecycle, written: Option<u64>) {
         if let Some(row) = self.ids(channel, member) {
             let applied = self.rows.get(row.0, row.1).map(|held| held.revision);
