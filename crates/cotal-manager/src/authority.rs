@@ -281,8 +281,8 @@ fn is_rejected(error: &ManagerError) -> bool {
     )
 }
 
-/// A root whose keys are gone is no new root: making others in silence would leave every agent, and all
-/// that is stored, behind.
+/// A root whose keys are gone is no new root: making others in silence would leave every agent,
+/// and all that is stored, behind.
 fn refuse_lost_trust(root: &Root, space: &Space) -> Result<(), ManagerError> {
     // A mesh.json that does not read is told by whoever needs it.
     let mesh = MeshFile::load(root).ok().flatten().filter(|mesh| mesh.mode == Mode::Auth);

@@ -55,7 +55,7 @@ pub async fn find_losses(
         return Ok(Losses::default());
     }
     let space = authority.space();
-    let (_, connection) = authority.connect(Office::Operator, broker).await?;
+    let connection = authority.connect_told(Office::Operator, broker).await?;
     let topology = authority.account().topology();
     let stores = lost_stores(&connection, space, topology).await;
     connection.close(CLOSE).await;
