@@ -1,4 +1,5 @@
-//! Joins whose write, or second look at the ACL, the broker does not answer; and joins that are refused
+//! Joins whose write, or second look at the ACL, the broker does not answer; and joins that are
+//! refused
 //! after a membership (MEM-3, MEM-6).
 //!
 //! The daemon stands behind a proxy that stops the line where it matters.
@@ -80,7 +81,8 @@ async fn mem_3_a_row_whose_write_was_not_answered_gets_its_second_look() {
     }
 }
 
-/// The lease went while the write was on its way, and another daemon serves: its start is over, so it
+/// The lease went while the write was on its way, and another daemon serves: its start is over, so
+/// it
 /// does not look at a row that comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_3_a_row_that_arrives_when_the_lane_has_stopped_serving_is_taken_back() {
@@ -102,7 +104,8 @@ async fn mem_3_a_row_that_arrives_when_the_lane_has_stopped_serving_is_taken_bac
     stage.has_no_row("no row that no inventory saw").await;
 }
 
-/// What the daemon says passes, what it is told does not: so the second look fails, and the deletion
+/// What the daemon says passes, what it is told does not: so the second look fails, and the
+/// deletion
 /// arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_3_after_a_failed_second_look_the_row_is_taken_back() {
@@ -124,7 +127,8 @@ async fn mem_3_after_a_failed_second_look_the_row_is_taken_back() {
     }
 }
 
-/// Generations count on after a rejoin that was refused: a late leave of the first membership must not
+/// Generations count on after a rejoin that was refused: a late leave of the first membership must
+/// not
 /// close the second.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_6_a_refused_rejoin_leaves_the_closed_row_and_its_generation() {

@@ -60,7 +60,8 @@ async fn back_again(mesh: &mut Mesh, peers: &[&Peer], god: &God) {
     eventually("CHAT", chat, Result::is_ok).await.expect("CHAT");
 }
 
-/// The copy is older than a join and a leave, so both name posts that CHAT does not have any more. The
+/// The copy is older than a join and a leave, so both name posts that CHAT does not have any more.
+/// The
 /// sequences are given out again to new posts.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_rdr_10_a_chat_that_went_back_withholds_no_post_and_gives_none_away() {
@@ -107,7 +108,8 @@ async fn fan_1_rdr_10_a_chat_that_went_back_withholds_no_post_and_gives_none_awa
     assert_eq!(new_copies(&god, &carol).await, 0, "she had left");
 }
 
-/// How many of the new posts were handed off. What the agents had acked just before the kill may come
+/// How many of the new posts were handed off. What the agents had acked just before the kill may
+/// come
 /// again, so what they receive tells less.
 async fn new_copies(god: &God, peer: &Peer) -> usize {
     let copies = god.stored("DLV_main", &peer.space.dlv(&peer.lifecycle)).await;

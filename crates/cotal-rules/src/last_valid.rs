@@ -1,6 +1,7 @@
 //! What stands behind a value that is no row of its bucket (`wire.md` §4).
 //!
-//! Garbage is no row and no absence: the last valid row stands. It is looked for in the key's history,
+//! Garbage is no row and no absence: the last valid row stands. It is looked for in the key's
+//! history,
 //! newest first; a deletion is a valid state, so nothing that lies before one is in force. Neither
 //! source alone has all: a flood of garbage empties the history, and memory knows nothing from
 //! before this process.

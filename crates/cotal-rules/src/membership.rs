@@ -20,9 +20,9 @@ mod undo;
 
 pub use activation::{Activation, ActivationEnd};
 pub use inventory::{Inventory, InventoryAnswer, InventoryAsk};
-pub use join::{Join, JoinEnd};
+pub use join::Join;
 pub use leave::{Leave, LeaveEnd};
-pub use step::{Answer, Ask, RowWrite, Step, Stored, Target};
+pub use step::{Answer, Ask, JoinEnd, RowWrite, Step, Stored, Target};
 
 /// What a write must find in the bucket to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

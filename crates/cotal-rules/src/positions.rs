@@ -1,10 +1,13 @@
 //! Stored sequences that their stream contradicts.
 //!
 //! Member rows, dead rows, ACL frontiers and the daemon's consumers name sequences of streams. A
-//! sequence beyond its stream's last one cannot be true: the stream was made anew, or a power failure
+//! sequence beyond its stream's last one cannot be true: the stream was made anew, or a power
+//! failure
 //! or a restored copy took it back. The broker gives those sequences out again, so an interval that
-//! begins beyond the end would withhold new posts from its member, one that ends beyond it would give
-//! them to somebody who left, and a dead row would name another entry. Each is corrected to what still
+//! begins beyond the end would withhold new posts from its member, one that ends beyond it would
+//! give
+//! them to somebody who left, and a dead row would name another entry. Each is corrected to what
+//! still
 //! can be true.
 
 use cotal_wire::rows::AclRow;

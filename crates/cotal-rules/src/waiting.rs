@@ -17,7 +17,8 @@ pub const MAX_PER_OWNER: usize = 100;
 /// Slots that all waiting entries together may hold: half of the reader's 10,000, so that a few
 /// hundred dead owners never stop a living one.
 pub const MAX_TOTAL: usize = 5_000;
-/// Redeliveries after which an entry is given up whose owner has no ACL row, or that cannot be deleted.
+/// Redeliveries after which an entry is given up whose owner has no ACL row, or that cannot be
+/// deleted.
 pub const MAX_REDELIVERIES: u64 = 10;
 
 /// What a waiting entry does next.
@@ -50,8 +51,10 @@ pub fn retry_delay_ms(attempt: u64) -> i64 {
     }
 }
 
-/// How long a parked entry that is due at `next_at` still waits, in milliseconds. A row says so by the
-/// clock of its time; a clock that was set back since must not make it wait for longer than the delay
+/// How long a parked entry that is due at `next_at` still waits, in milliseconds. A row says so by
+/// the
+/// clock of its time; a clock that was set back since must not make it wait for longer than the
+/// delay
 /// it was given.
 #[must_use]
 pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
@@ -91,14 +94,17 @@ pub fn is_removed(reason: DeadReason) -> bool {
     reason == DeadReason::DeleteFailed
 }
 
-/// Whether an entry that fails for this reason ends after [`MAX_REDELIVERIES`]. One that its member may
+/// Whether an entry that fails for this reason ends after [`MAX_REDELIVERIES`]. One that its member
+/// may
 /// have and that DLV does not take waits for as long as it takes.
 fn is_given_up(reason: DeadReason) -> bool {
     matches!(reason, DeadReason::NoAclRow | DeadReason::DeleteFailed)
 }
 
-/// Decides for a parked entry that was tried `attempts` times before, last for the reason `before`, and
-/// now failed for `reason`. Failed hand-offs do not count against it: more than [`MAX_REDELIVERIES`]
+/// Decides for a parked entry that was tried `attempts` times before, last for the reason `before`,
+/// and
+/// now failed for `reason`. Failed hand-offs do not count against it: more than
+/// [`MAX_REDELIVERIES`]
 /// would also change the message id of its copy.
 #[must_use]
 pub fn parked_again(before: DeadReason, attempts: u64, reason: DeadReason, now_ms: i64) -> Again {
@@ -124,7 +130,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Decides for an entry that was delivered `entry.attempts` times, counted from 1, and must wait. One
+    /// Decides for an entry that was delivered `entry.attempts` times, counted from 1, and must
+    /// wait. One
     /// that the reader must not hold unacknowledged is parked.
     pub fn on_wait(&mut self, owner: &Lifecycle, entry: WaitingEntry, may_hold: bool) -> Wait {
         let (seq, now_ms) = (entry.seq, entry.first_at);
@@ -153,7 +160,8 @@ impl Waiting {
         Wait::Retry { delay_ms }
     }
 
-    /// Notes an entry that the reader keeps in its hands: it holds no slot of its owner. One that is
+    /// Notes an entry that the reader keeps in its hands: it holds no slot of its owner. One that
+    /// is
     /// known keeps the time of its first try.
     pub fn note(&mut self, entry: WaitingEntry) {
         let first_at = self.entries.get(&entry.seq).map_or(entry.first_at, |it| it.first_at);

@@ -69,7 +69,8 @@ impl Registry {
         }
     }
 
-    /// Copies the posts after the start of the range, up to its end. `joining` ends with the last of
+    /// Copies the posts after the start of the range, up to its end. `joining` ends with the last
+    /// of
     /// them on their way, or with an error.
     async fn catch_up(
         &self,
@@ -106,8 +107,10 @@ impl Registry {
         Ok(())
     }
 
-    /// The next posts from `next` on, and whether they are the last. A direct read may be answered by
-    /// a replica that lags: what it gives has no gap, but may end early. So where it ends, the leader
+    /// The next posts from `next` on, and whether they are the last. A direct read may be answered
+    /// by
+    /// a replica that lags: what it gives has no gap, but may end early. So where it ends, the
+    /// leader
     /// says what comes next.
     async fn page(
         &self,
@@ -182,7 +185,8 @@ impl Registry {
     }
 
     /// The end of the window that begins after `join`, and whether it is whole: it is not when
-    /// retention may have taken a post of it. A window shorter than what one subject holds cannot have
+    /// retention may have taken a post of it. A window shorter than what one subject holds cannot
+    /// have
     /// lost any.
     pub(super) async fn window(
         &self,

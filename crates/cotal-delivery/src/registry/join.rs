@@ -131,7 +131,8 @@ impl Registry {
         }
     }
 
-    /// When planning began to see the row; a row that was there before may have been missing from any
+    /// When planning began to see the row; a row that was there before may have been missing from
+    /// any
     /// plan.
     async fn seen(
         &self,

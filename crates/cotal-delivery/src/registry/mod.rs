@@ -5,6 +5,7 @@
 
 mod activation;
 mod inventory;
+mod inventory_reads;
 mod join;
 mod leave;
 mod rejoin;
@@ -29,7 +30,7 @@ use crate::pipeline::join_barrier::JoinBarrier;
 use crate::pipeline::progress::ReaderProgress;
 use crate::state::view::{Feed, View};
 
-use inventory::{Inventories, inventories};
+use inventory_reads::{Inventories, inventories};
 use row_locks::{RowLock, RowLocks};
 
 pub(crate) use unfinished_joins::{Joins, joins};
@@ -103,7 +104,8 @@ impl RegistryError {
 }
 
 impl Registry {
-    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for channels that
+    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for
+    /// channels that
     /// its ACL does not cover any more: nothing of those is released to it.
     pub(crate) async fn list(&self, caller: &Principal) -> Result<Memberships, RegistryError> {
         self.view.fresh(&[Feed::Acl, Feed::Members]).await?;

@@ -1,7 +1,8 @@
 //! A rejoin keeps what its member's earlier memberships still owe.
 //!
 //! Posts of an earlier interval may be on their way when its member joins again, and whose they are
-//! is told by its rows alone. The bucket keeps a few rows of each key, so a membership is begun only
+//! is told by its rows alone. The bucket keeps a few rows of each key, so a membership is begun
+//! only
 //! when none that is still needed is pushed out by it.
 
 use std::time::Duration;
@@ -52,7 +53,8 @@ impl Registry {
         }
     }
 
-    /// Waits until every post up to `cursor` is copied and every copy judged, and none that the member
+    /// Waits until every post up to `cursor` is copied and every copy judged, and none that the
+    /// member
     /// may still get of the channel is parked.
     async fn worked_off(
         &self,
@@ -66,7 +68,8 @@ impl Registry {
         }
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
-        // What another owner's waiting entry holds up in the consumer, the reader may have taken long ago.
+        // What another owner's waiting entry holds up in the consumer, the reader may have taken
+        // long ago.
         while self.reader.done() < copied && !self.has_passed(&inbox, READER, copied).await? {
             sleep(PROGRESS_POLL_EVERY).await;
         }

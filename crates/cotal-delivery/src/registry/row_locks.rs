@@ -11,7 +11,8 @@ use tokio::sync::MutexGuard;
 
 use crate::striped::StripedLocks;
 
-/// The locks of a registry, by lifecycle: an agent's requests are worked on one after the other anyway.
+/// The locks of a registry, by lifecycle: an agent's requests are worked on one after the other
+/// anyway.
 #[derive(Debug, Default)]
 pub(crate) struct RowLocks {
     lifecycles: StripedLocks,

@@ -53,7 +53,8 @@ impl Registry {
 
     /// Writes a row or a deletion over exactly the revision that the write names.
     ///
-    /// Not as a creation, which would write once more over a marker that it meets: by then the process
+    /// Not as a creation, which would write once more over a marker that it meets: by then the
+    /// process
     /// may have been paused. A conflict begins the change anew instead.
     pub(super) async fn write(&self, key: &str, write: &RowWrite) -> Result<u64, NatsError> {
         let fenced = self.view.kv(Feed::Members);

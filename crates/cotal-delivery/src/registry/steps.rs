@@ -78,7 +78,8 @@ impl<'a> Steps<'a> {
     }
 
     async fn write(&self, write: &RowWrite) -> Result<u64, RegistryError> {
-        // What takes back this change's own write is written in any case: no other daemon knows of it.
+        // What takes back this change's own write is written in any case: no other daemon knows of
+        // it.
         if !write.is_undo {
             self.registry.serves()?;
         }

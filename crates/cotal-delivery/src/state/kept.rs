@@ -1,6 +1,7 @@
 //! Last valid rows, kept where no garbage reaches them (`docs/wire.md` §4).
 //!
-//! Whoever can make the broker write to a subject can push a row out of its bucket's history. To do so
+//! Whoever can make the broker write to a subject can push a row out of its bucket's history. To do
+//! so
 //! it must name the row's key. A kept row stands in the dead bucket under a key that nobody but the
 //! daemon can know, since agents may neither read nor list that bucket.
 

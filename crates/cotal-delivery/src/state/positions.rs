@@ -87,7 +87,8 @@ async fn correct_consumer(
     Ok(())
 }
 
-/// Writes the row as it can be true. Its earlier intervals go with it when they end beyond CHAT, too.
+/// Writes the row as it can be true. Its earlier intervals go with it when they end beyond CHAT,
+/// too.
 async fn correct_row(
     context: &LaneContext,
     channel: &Channel,

@@ -1,6 +1,7 @@
 //! Member rows that are in memory and no longer in their bucket.
 //!
-//! A purge removes messages and tells no watch. The lane would serve on from memory, and the next one
+//! A purge removes messages and tells no watch. The lane would serve on from memory, and the next
+//! one
 //! would know of no membership. So a bucket that holds less than the view is compared with it, and
 //! what is missing is written back over nothing, loudly.
 
@@ -16,7 +17,8 @@ use crate::state::view::{Feed, View};
 
 /// Writes back what a purge took, when the bucket's state says that it did.
 pub(crate) async fn write_back(view: &View, gate: &Gate, incarnation: &str, bucket: &StreamState) {
-    // A key keeps its newest revision whatever the history drops, so below the first sequence is gone.
+    // A key keeps its newest revision whatever the history drops, so below the first sequence is
+    // gone.
     let missing: Vec<_> = {
         let directory = view.directory();
         let all = directory.memberships();

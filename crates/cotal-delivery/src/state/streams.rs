@@ -1,6 +1,7 @@
 //! Which streams a lane works on, and whether they are still those.
 //!
-//! Everything that a lane holds in memory, and every consumer it has bound, names sequences of these
+//! Everything that a lane holds in memory, and every consumer it has bound, names sequences of
+//! these
 //! streams. A stream that was deleted and made again, or that went back to an earlier state, gives
 //! the same sequences to other messages. So each stream's creation time and last sequence are
 //! remembered, and a lane whose stream is another one ends: the next start compares what is stored

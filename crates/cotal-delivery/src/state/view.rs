@@ -203,7 +203,8 @@ impl View {
         LeaveInProgress { view, channel: channel.clone(), member: member.clone(), written }
     }
 
-    /// Waits until no leave under way may exclude any of `entries` and the rows are current again, or
+    /// Waits until no leave under way may exclude any of `entries` and the rows are current again,
+    /// or
     /// until that takes too long: then those entries are judged as undecided.
     pub(crate) async fn leaves_passed<'a>(
         &self,
@@ -257,7 +258,8 @@ impl View {
         Ok(())
     }
 
-    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written over.
+    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written
+    /// over.
     async fn keep(&self, feed: Feed, key: &str, value: &[u8], revision: u64, applied: &Applied) {
         match (feed, applied) {
             (Feed::Channels, Applied::Applied) => {
@@ -340,7 +342,8 @@ impl View {
         Ok(())
     }
 
-    /// A changed ACL may take back what was handed off. What the first scan brings is no change, and
+    /// A changed ACL may take back what was handed off. What the first scan brings is no change,
+    /// and
     /// neither is a row as it was provisioned: nothing was released before it.
     async fn tell_change(&self, feed: Feed, key: &str) {
         if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
@@ -390,7 +393,8 @@ impl View {
         }
     }
 
-    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that was
+    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that
+    /// was
     /// kept outside the bucket when that is newer.
     fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -436,7 +440,8 @@ impl View {
         Ok(())
     }
 
-    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster. While
+    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster.
+    /// While
     /// the lane does not serve, another daemon does it.
     async fn write_back(&self, key: &str, garbled: u64) {
         if !self.gate.is_open() {

@@ -8,7 +8,8 @@ use tracing::warn;
 /// Between two attempts to begin a watch.
 pub(crate) const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
-/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch waits:
+/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch
+/// waits:
 /// whether the broker is given up is the watchdog's to say.
 pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
     watch_with(kv, &WatchOptions::default()).await

@@ -45,7 +45,8 @@ async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it
     assert_eq!(refused.code, Some(Code::Retired));
 }
 
-/// The second inventory arrives while the first reads: what is written in between must be in it, so it
+/// The second inventory arrives while the first reads: what is written in between must be in it, so
+/// it
 /// gets a read of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use cotal_nats::{Connection, NatsError};
+use cotal_wire::accounts::Topology;
 use cotal_wire::names::Bucket;
 use cotal_wire::rows::AclRow;
 use cotal_wire::streams::ConsumerConfig;
@@ -55,7 +56,8 @@ pub async fn find_losses(
     }
     let space = authority.space();
     let connection = authority.connect_told(Office::Operator, broker).await?;
-    let stores = lost_stores(&connection, space).await;
+    let topology = authority.account().topology();
+    let stores = lost_stores(&connection, space, topology).await;
     connection.close(CLOSE).await;
     let stores = stores?;
     let is_lost = |name: &str| stores.iter().any(|(lost, _)| lost == name);
@@ -82,9 +84,12 @@ fn was_created(authority: &Authority) -> Result<bool, ManagerError> {
 async fn lost_stores(
     connection: &Connection,
     space: &Space,
+    topology: Topology,
 ) -> Result<Vec<(String, &'static str)>, ManagerError> {
     let streams = space.stream_configs(0, false).into_iter().map(|config| config.name);
-    let buckets = Bucket::ALL.map(|bucket| space.kv_stream(bucket));
+    // Presence lives in the account that agents may destroy; nothing of it is lost for good.
+    let is_here = |bucket: &Bucket| *bucket != Bucket::Presence || topology == Topology::One;
+    let buckets = Bucket::ALL.into_iter().filter(is_here).map(|bucket| space.kv_stream(bucket));
     let mut lost = Vec::new();
     for name in streams.chain(buckets) {
         match connection.stream_info(&name).await {

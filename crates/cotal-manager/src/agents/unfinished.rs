@@ -5,6 +5,7 @@
 
 use cotal_nats::Creds;
 use cotal_wire::Principal;
+use cotal_wire::accounts::Account;
 use cotal_workspace::{FileStore, Root, SecretKey, SecretKind, SecretStore as _, Segment};
 
 use crate::authority::Authority;
@@ -86,8 +87,7 @@ fn stored(authority: &Authority, agent: &Principal) -> Option<String> {
         Ok(creds) => creds,
         Err(error) => return damaged(format!("its credential is damaged: {error}")),
     };
-    let revoked =
-        authority.account().revocations_of(cotal_wire::accounts::Account::Agents).get(creds.nkey());
+    let revoked = authority.account().revocations_of(Account::Agents).get(creds.nkey());
     let is_revoked = revoked
         .is_some_and(|until| u64::try_from(*until).is_ok_and(|until| creds.claims().iat <= until));
     is_revoked.then(|| {

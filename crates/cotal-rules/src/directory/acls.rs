@@ -4,9 +4,9 @@ use cotal_wire::Principal;
 use cotal_wire::rows::AclRow;
 use hashbrown::HashMap;
 
+use super::acl::{Acl, Resolved};
 use super::garbled::Bearers;
 use super::index::slot;
-use super::{Acl, Resolved};
 use crate::positions;
 
 #[derive(Debug, Default)]

@@ -57,7 +57,8 @@ impl Directory {
 
     /// Gives the directory a row from the bucket's history, in any order: the newest valid one of a
     /// key whose latest value is garbled, or the closed row of an earlier generation. The garbled
-    /// revision stays remembered for the write-back. What lies before the key's last deletion is not
+    /// revision stays remembered for the write-back. What lies before the key's last deletion is
+    /// not
     /// given: a deletion is a valid state too.
     pub fn recover_member(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
         let Some((channel, member)) = real_member_key(key) else {

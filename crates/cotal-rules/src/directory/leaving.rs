@@ -1,7 +1,9 @@
 //! Leaves under way: what may not be released until their cursor is known and their row is seen.
 //!
-//! A leave reads its cursor, then writes it. A post that comes between the two lies after the cursor,
-//! and the rows still hold it. So the directory is told of a leave before the cursor is read, and an
+//! A leave reads its cursor, then writes it. A post that comes between the two lies after the
+//! cursor,
+//! and the rows still hold it. So the directory is told of a leave before the cursor is read, and
+//! an
 //! entry that the leave may exclude is left undecided until the closed row is applied (RDR-10).
 
 use hashbrown::HashMap;

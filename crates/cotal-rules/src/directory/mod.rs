@@ -5,6 +5,7 @@
 //! row stands; an older revision never replaces a newer one; a tombstone is final; owners that no
 //! deployment mints are never let in.
 
+mod acl;
 mod acls;
 mod apply;
 mod garbled;
@@ -16,7 +17,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use cotal_wire::rows::{AclRow, ChannelConfig, DeliveryClass, MemberState, delivery_class};
+use cotal_wire::rows::{ChannelConfig, DeliveryClass, MemberState, delivery_class};
 use cotal_wire::{Channel, Lifecycle, Principal};
 use hashbrown::HashMap;
 
@@ -29,6 +30,7 @@ use leaving::Leaves;
 use presence::Presence;
 use rows::Rows;
 
+pub use acl::{Acl, Resolved};
 pub use membership::{GarbledMember, Membership};
 pub(crate) use rows::Eligible;
 
@@ -43,55 +45,6 @@ pub enum Applied {
     Garbled(String),
     /// Nothing changed: a foreign key, an owner that is not real, or an older revision.
     Ignored,
-}
-
-/// A lifecycle's read ACL as it stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acl<'a> {
-    /// No row: proves nothing, neither a right nor an end.
-    Absent,
-    /// A tombstone: final.
-    Retired,
-    /// The row.
-    Row(&'a AclRow),
-}
-
-impl<'a> Acl<'a> {
-    /// What a leader-served read found.
-    #[must_use]
-    pub fn of(row: Option<&'a AclRow>) -> Self {
-        match row {
-            None => Self::Absent,
-            Some(row) if row.retired => Self::Retired,
-            Some(row) => Self::Row(row),
-        }
-    }
-
-    /// Whether the lifecycle may read `channel` now.
-    #[must_use]
-    pub fn allows(&self, channel: &Channel) -> bool {
-        matches!(self, Self::Row(row) if row.allows(channel))
-    }
-
-    /// Whether the post at `seq` on CHAT is younger than the lifecycle; nothing older belongs to it.
-    #[must_use]
-    pub fn covers_age(&self, seq: u64) -> bool {
-        match self {
-            Self::Row(row) => row.activated.is_none_or(|frontier| seq > frontier.chat),
-            Self::Absent | Self::Retired => false,
-        }
-    }
-}
-
-/// How many answers a look-up has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resolved<T> {
-    /// None.
-    None,
-    /// Exactly one.
-    One(T),
-    /// More than one.
-    Several,
 }
 
 #[derive(Debug)]
@@ -157,7 +110,8 @@ impl Directory {
         self.rows.get(channel, member)
     }
 
-    /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that interval
+    /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that
+    /// interval
     /// is not known here, and the bucket's history may still hold it ([`Self::recover_member`]).
     #[must_use]
     pub fn past_holds(
@@ -198,7 +152,8 @@ impl Directory {
         }
     }
 
-    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote none.
+    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote
+    /// none.
     pub fn end_leave(&mut self, channel: &Channel, member: &Lifecycle, written: Option<u64>) {
         if let Some(row) = self.ids(channel, member) {
             let applied = self.rows.get(row.0, row.1).map(|held| held.revision);

@@ -7,7 +7,8 @@ use cotal_wire::limits::HISTORY;
 use super::index::slot;
 use super::membership::Membership;
 
-/// Earlier generations remembered for one row; the bucket's history holds no more either, and none is
+/// Earlier generations remembered for one row; the bucket's history holds no more either, and none
+/// is
 /// begun while an older one is needed.
 const MAX_PAST: usize = HISTORY as usize;
 

@@ -92,7 +92,8 @@ impl Activation {
     /// Takes in what became of the last step.
     pub fn answer(&mut self, answer: &Answer) {
         self.phase = match (self.phase, answer) {
-            // A closed row claims no post, so nothing may be copied to it: it is judged before, too.
+            // A closed row claims no post, so nothing may be copied to it: it is judged before,
+            // too.
             (Phase::ReadingWindow, Answer::Window { end, whole: true }) => {
                 Phase::CatchingUp { until: self.routed.min(*end) }
             }

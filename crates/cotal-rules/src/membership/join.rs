@@ -1,37 +1,23 @@
-//! A join up to the moment its row stands: read, write, look at the ACL again, or take the row back.
+//! A join up to the moment its row stands: read, write, look at the ACL again, or take the row
+//! back.
 //!
-//! Invariants (MEM-3, INV-3): a row is confirmed only by an ACL read that was made after the row was
-//! provably stored. A write that was not answered is a question: the row is read, and the same write
+//! Invariants (MEM-3, INV-3): a row is confirmed only by an ACL read that was made after the row
+//! was
+//! provably stored. A write that was not answered is a question: the row is read, and the same
+//! write
 //! is made again, until the broker shows that it stands or that something else does. A row that is
-//! not confirmed is taken back by compare-and-set on its own revision, whether the lane still serves
+//! not confirmed is taken back by compare-and-set on its own revision, whether the lane still
+//! serves
 //! or not, and what stood before a rejoin stands again (MEM-6).
 
 use cotal_wire::rows::MemberRow;
 
-use super::step::{Answer, Ask, MAX_CONFLICTS, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
+use super::step::{
+    Answer, Ask, JoinEnd, MAX_CONFLICTS, MAX_UNANSWERED, RowWrite, Step, Stored, Target,
+};
 use super::undo::Undo;
-use super::{AfterWrite, JoinStep, Refusal, after_write, join};
+use super::{AfterWrite, JoinStep, after_write, join};
 use crate::directory::{Acl, Membership};
-
-/// How a join ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JoinEnd {
-    /// The row stands and the ACL covered it afterwards. Unless it is activated, catch-up is due.
-    Open {
-        /// The membership.
-        membership: Membership,
-        /// Whether this join wrote the row.
-        is_new: bool,
-    },
-    /// Nothing of this join stands.
-    Refused(Refusal),
-    /// The row kept changing.
-    Busy,
-    /// The lane stopped serving, so the daemon that serves now decides.
-    NotServing,
-    /// The broker refused or did not answer; the shell knows what it said.
-    Failed,
-}
 
 /// A join under way.
 #[derive(Debug, Clone)]
@@ -78,7 +64,8 @@ impl Join {
         Self { target, phase: Phase::Reading, conflicts: 0 }
     }
 
-    /// A join that a daemon before this one left half done: it goes on at the second look at the ACL,
+    /// A join that a daemon before this one left half done: it goes on at the second look at the
+    /// ACL,
     /// because nobody knows whether that daemon came to it. `previous` is the closed row that stood
     /// before it, when the history still has it.
     #[must_use]
@@ -114,7 +101,8 @@ impl Join {
         }
     }
 
-    /// Whether the row of a join that has failed may still stand, because it could not be taken back.
+    /// Whether the row of a join that has failed may still stand, because it could not be taken
+    /// back.
     #[must_use]
     pub fn left_a_row(&self) -> bool {
         matches!(&self.phase, Phase::Undoing(undo) if undo.gave_up())

@@ -1,6 +1,7 @@
 //! A leave: read the row and the cursor, write the closed row, and know whether it stands.
 //!
-//! Invariant (RDR-10): the reader releases nothing past a cursor that this leave may still write. So
+//! Invariant (RDR-10): the reader releases nothing past a cursor that this leave may still write.
+//! So
 //! a write that was not answered is made again with the same cursor, until the broker shows that
 //! this row stands or that another one does; only then may a later cursor be read.
 

@@ -8,7 +8,7 @@
 use cotal_wire::rows::{AclRow, MemberRow};
 use cotal_wire::{Channel, Lifecycle};
 
-use super::Change;
+use super::{Change, Refusal};
 use crate::directory::Membership;
 
 /// Conflicts after which a caller is told that others are faster.
@@ -127,4 +127,24 @@ pub enum Step<E> {
     Ask(Ask),
     /// It is over.
     End(E),
+}
+
+/// How a join ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JoinEnd {
+    /// The row stands and the ACL covered it afterwards. Unless it is activated, catch-up is due.
+    Open {
+        /// The membership.
+        membership: Membership,
+        /// Whether this join wrote the row.
+        is_new: bool,
+    },
+    /// Nothing of this join stands.
+    Refused(Refusal),
+    /// The row kept changing.
+    Busy,
+    /// The lane stopped serving, so the daemon that serves now decides.
+    NotServing,
+    /// The broker refused or did not answer; the shell knows what it said.
+    Failed,
 }

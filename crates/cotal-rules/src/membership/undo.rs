@@ -6,8 +6,7 @@
 
 use cotal_wire::rows::MemberRow;
 
-use super::join::JoinEnd;
-use super::step::{Answer, Ask, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
+use super::step::{Answer, Ask, JoinEnd, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
 use super::{AfterWrite, after_write};
 use crate::directory::{Acl, Membership};
 

@@ -3,7 +3,8 @@
 //!
 //! It is worse than reality may be: both daemons serve at once, as when a paused holder wakes up,
 //! and each may decide now and act much later. What must hold all the same:
-//! no eligible post is lost, nothing outside interval and ACL is surfaced, and no post twice; and of a
+//! no eligible post is lost, nothing outside interval and ACL is surfaced, and no post twice; and
+//! of a
 //! lifecycle that was retired no row is left, whichever daemon was in the middle of writing one.
 
 #![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
@@ -238,7 +239,8 @@ impl Cluster {
         self.retiring[who] = Some(next);
     }
 
-    /// Retirements under way are completed while whoever is in the middle of a change sleeps on; only
+    /// Retirements under way are completed while whoever is in the middle of a change sleeps on;
+    /// only
     /// then everybody wakes up, late, and does what it had decided.
     fn wake_late(&mut self) {
         for who in 0..ACTORS.len() {
@@ -369,7 +371,8 @@ impl Cluster {
         }
     }
 
-    /// Nobody who wrote a row of a retired lifecycle needs the next start to take it back, unless it
+    /// Nobody who wrote a row of a retired lifecycle needs the next start to take it back, unless
+    /// it
     /// crashed.
     fn check_every_writer_has_cleaned_up(&self) {
         for (member, retiring) in self.members.iter().zip(&self.retiring) {
@@ -380,7 +383,8 @@ impl Cluster {
         }
     }
 
-    /// A row of a retired lifecycle was in the inventory, or its writer took it back (INV-3). One that
+    /// A row of a retired lifecycle was in the inventory, or its writer took it back (INV-3). One
+    /// that
     /// a crash left half-written went when the next daemon looked at it.
     fn check_no_row_is_left(&self) {
         for (member, retiring) in self.members.iter().zip(&self.retiring) {

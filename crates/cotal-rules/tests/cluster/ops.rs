@@ -70,7 +70,8 @@ pub(crate) enum Op {
     },
     /// A post goes all the way, with everything before it.
     Flow,
-    /// CHAT loses its newest posts, as when an older copy of it is put back; the buckets keep theirs.
+    /// CHAT loses its newest posts, as when an older copy of it is put back; the buckets keep
+    /// theirs.
     FallBack {
         by: usize,
     },
@@ -155,7 +156,8 @@ pub(crate) fn one_member_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Most runs end nobody. Some end one lifecycle half-way: at once, as when another root buried it, or
+/// Most runs end nobody. Some end one lifecycle half-way: at once, as when another root buried it,
+/// or
 /// step by step among everything else.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let step = (op(), prop::bool::weighted(0.2), 0_usize..2);

@@ -191,7 +191,8 @@ impl Space {
             }
             self.inbox.push(entry);
         }
-        // Keys name posts, and the ids of lost posts are given out again. A copy of DLV is of an entry.
+        // Keys name posts, and the ids of lost posts are given out again. A copy of DLV is of an
+        // entry.
         self.inbox_keys = self.inbox.iter().filter_map(|entry| self.key_of(entry)).collect();
         self.dlv_keys.retain(|key| self.inbox_keys.contains(key));
         for copies in self.dlv.values_mut() {
