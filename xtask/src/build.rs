@@ -1,7 +1,7 @@
 //! Building the programs of the workspace.
 //!
-//! The demo, the soak and the tests run one build, with one profile and one set of features, so that
-//! a newcomer who runs all three compiles everything once.
+//! The demo, the soak and the tests run one build, with one profile and one set of features, so
+//! that a newcomer who runs all three compiles everything once.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask contracts`: which contracts are named by a test, and which by none.
 //!
-//! A contract is named by a test function whose name starts with its id: `fan_1_...` names FAN-1. Several
-//! ids may stand there, with or without `and` between them.
-//! A test that is ignored names nothing, for it proves nothing.
+//! A contract is named by a test function whose name starts with its id: `fan_1_...` names FAN-1.
+//! Several ids may stand there, with or without `and` between them. A test that is ignored names
+//! nothing, for it proves nothing.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! `cargo xtask standby`: two complete hosts on one broker, and the times of each takeover (STB-5).
 //!
-//! The suite itself is `cotal/tests/standby`, so that continuous integration plays the same; this plays
-//! it with the real life of a lease and shows what it observes.
+//! The suite itself is `cotal/tests/standby`, so that continuous integration plays the same; this
+//! plays it with the real life of a lease and shows what it observes.
 
 use crate::{repo, step};
 

@@ -68,7 +68,8 @@ fn checks(steps: &mut Steps) {
 
 fn tests(steps: &mut Steps, broker: &Path, nextest: &Path, args: &Args) {
     let scope = args.scope();
-    // Tests of several crates run the binary itself, which only its own package's tests would build.
+    // Tests of several crates run the binary itself, which only its own package's tests would
+    // build.
     if args.package.is_empty() && steps.step("build", build::for_tests).is_none() {
         return;
     }

@@ -1,6 +1,7 @@
 //! What the compiler cannot hold: the edges between crates and the habits of the house.
 //!
-//! Each test names every offender, with its file and line, so that one run shows all there is to do.
+//! Each test names every offender, with its file and line, so that one run shows all there is to
+//! do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -272,8 +273,9 @@ fn no_line_is_too_wide() {
     for file in repo::rust_files(root).unwrap() {
         let relative = file.strip_prefix(root).unwrap().display().to_string();
         for (index, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
-            // A string that a person or a program reads as one line may stand as one.
-            if line.chars().count() > WIDEST_LINE && !line.contains('"') {
+            // A string that is read as one line may stand as one, and so may a row of a table.
+            let is_whole = line.contains('"') || line.trim_start().starts_with("/// |");
+            if line.chars().count() > WIDEST_LINE && !is_whole {
                 found.push(format!("{relative}:{}", index + 1));
             }
         }

@@ -1,9 +1,10 @@
 //! The limit: the same broker doing the same work with no product code.
 //!
-//! One thread writes every entry into INBOX by fast ingest. Another pulls them from `reader`, writes
-//! the copies into DLV by fast ingest, and acks an entry once its copy is confirmed. Both overlap, as
-//! the product's stages may. Nothing is decided and nothing is allocated per message. Both are under the
-//! daemon's own rights (CRD-1), so that the broker checks the same permissions on both sides.
+//! One thread writes every entry into INBOX by fast ingest. Another pulls them from `reader`,
+//! writes the copies into DLV by fast ingest, and acks an entry once its copy is confirmed. Both
+//! overlap, as the product's stages may. Nothing is decided and nothing is allocated per message.
+//! Both are under the daemon's own rights (CRD-1), so that the broker checks the same permissions
+//! on both sides.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! `cotal-bench`: the product against the limit of the broker.
 //!
 //! Purpose: numbers that can be believed. Invariant: limit and product alternate in one run, on one
-//! broker, with the same bytes into streams of the same settings; every load is bounded; what is told
-//! is the median of the rounds.
+//! broker, with the same bytes into streams of the same settings; every load is bounded; what is
+//! told is the median of the rounds.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a client may take to present its credential, in seconds. The broker's own 2 s reject good
-/// clients on a machine that is busy; a connection that presents nothing costs no more than a socket.
+/// How long a client may take to present its credential, in seconds. The broker's own 2 s reject
+/// good clients on a machine that is busy; a connection that presents nothing costs no more than a
+/// socket.
 const AUTH_TIMEOUT: u32 = 10;
 
 /// The configuration of one server.

@@ -2,8 +2,8 @@
 //!
 //! The broker is a program that this project does not ship, so everything that can differ from one
 //! machine to the next is settled here: which binary is used and whether it is new enough
-//! ([`locate()`]), what it is told ([`ServerConfig`]), when it is ready and how it ends ([`Broker`]),
-//! and what a listener says about itself before anybody authenticates ([`probe()`]).
+//! ([`locate()`]), what it is told ([`ServerConfig`]), when it is ready and how it ends
+//! ([`Broker`]), and what a listener says about itself before anybody authenticates ([`probe()`]).
 //!
 //! Invariant: a [`Broker`] that was returned is *this* process's server answering on the URL it
 //! reports. A foreign server that happens to own the port is never mistaken for it.

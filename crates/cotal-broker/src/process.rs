@@ -353,8 +353,8 @@ impl Start {
     }
 }
 
-/// Where the server with this process id, started on `conf` by whomever, listens; `None` while it does
-/// not listen yet.
+/// Where the server with this process id, started on `conf` by whomever, listens; `None` while it
+/// does not listen yet.
 pub fn listens_at(conf: &Path, pid: u32) -> Option<String> {
     listening_url(&conf.with_extension("ports"), pid)
 }

@@ -46,9 +46,9 @@ pub enum Shortfall {
 }
 
 impl Shortfall {
-    /// Whether the endpoint goes on trying by itself, and tells with [`Notice::BackstopEstablished`] or
-    /// [`Notice::BackstopRefused`] what came of it. What a caller or an operator must change first is not
-    /// tried again.
+    /// Whether the endpoint goes on trying by itself, and tells with
+    /// [`Notice::BackstopEstablished`] or [`Notice::BackstopRefused`] what came of it. What a
+    /// caller or an operator must change first is not tried again.
     ///
     /// [`Notice::BackstopEstablished`]: crate::Notice::BackstopEstablished
     /// [`Notice::BackstopRefused`]: crate::Notice::BackstopRefused

@@ -1,8 +1,8 @@
 //! Requests on a control rail, each with its own reply subject below the request's.
 //!
-//! Invariants: a request ends with its connection and is never replayed (ADM-3), because a lost reply does
-//! not prove that the operation did not run; and a denial, an absent daemon, silence, a refusal and a lost
-//! connection stay five different outcomes.
+//! Invariants: a request ends with its connection and is never replayed (ADM-3), because a lost
+//! reply does not prove that the operation did not run; and a denial, an absent daemon, silence, a
+//! refusal and a lost connection stay five different outcomes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

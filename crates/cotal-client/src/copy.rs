@@ -1,7 +1,7 @@
 //! Copies of messages, each judged on its own before anything is remembered about it.
 //!
-//! Invariant: a copy that lies about its sender, its channel or its kind is never surfaced and never
-//! becomes a key, so nobody can squat another's id.
+//! Invariant: a copy that lies about its sender, its channel or its kind is never surfaced and
+//! never becomes a key, so nobody can squat another's id.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,8 @@ pub(crate) fn post(
     from_channel(sender, channel, body, seq)
 }
 
-/// A post from the agent's delivery durable: the fan-out writer proved its sender before it was copied.
+/// A post from the agent's delivery durable: the fan-out writer proved its sender before it was
+/// copied.
 pub(crate) fn delivered(body: Bytes, chat_seq: Option<u64>, stored: u64) -> Result<Copy, Rejected> {
     let head = envelope::parse_head(&body)?;
     let sender = Principal::parse(&head.from).map_err(|_| Rejected::Sender(clip(&head.from)))?;
@@ -144,7 +145,8 @@ fn real(sender: Principal) -> Result<Principal, Rejected> {
     if sender.has_real_owner() { Ok(sender) } else { Err(Rejected::Sender(sender.to_string())) }
 }
 
-/// A sound head is enough for a message to be surfaced: what else is in it may be of a later version.
+/// A sound head is enough for a message to be surfaced: what else is in it may be of a later
+/// version.
 fn read(body: &[u8], id: String, sender: &Principal) -> Message {
     serde_json::from_slice(body).unwrap_or_else(|_| Message {
         id,

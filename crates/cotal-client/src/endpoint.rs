@@ -1,7 +1,7 @@
 //! The endpoint: one connection of one agent, its tasks and its queue.
 //!
-//! Invariant: every task ends with the endpoint. Closing gives back what was not acked before anything else
-//! ends, so that the agent's next endpoint gets it at once.
+//! Invariant: every task ends with the endpoint. Closing gives back what was not acked before
+//! anything else ends, so that the agent's next endpoint gets it at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,12 +64,13 @@ pub enum ConnectError {
 pub struct Waiting {
     /// Copies and direct messages that no endpoint of the agent was handed yet.
     pub undelivered: u64,
-    /// Those that an endpoint was handed and has not acked; they come again within 60 s if it is gone.
+    /// Those that an endpoint was handed and has not acked; they come again within 60 s if it is
+    /// gone.
     pub unacked: u64,
 }
 
-/// An agent on a space. Clones share it; it ends with [`close`](Self::close), or untidily with the last
-/// clone.
+/// An agent on a space. Clones share it; it ends with [`close`](Self::close), or untidily with the
+/// last clone.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     inner: Arc<Inner>,
@@ -99,8 +100,8 @@ struct Inner {
 }
 
 impl Endpoint {
-    /// Connects and begins to read. A plane without a daemon is told as a [`Notice`], and is no error
-    /// (AGT-1).
+    /// Connects and begins to read. A plane without a daemon is told as a [`Notice`], and is no
+    /// error (AGT-1).
     ///
     /// # Errors
     /// When the credential is not an agent's, or the broker does not accept it or is not there.
@@ -201,10 +202,10 @@ impl Endpoint {
         }
     }
 
-    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was told of. What
-    /// is told as [`Notice::PostsMissed`] is not returned here, and the other way round. Whoever shows what
-    /// this returns says so with [`missed_shown`](Self::missed_shown); otherwise the agent's next endpoint is
-    /// told again.
+    /// The posts that were lost to the cap of the agent's store and that nobody of the agent was
+    /// told of. What is told as [`Notice::PostsMissed`] is not returned here, and the other way
+    /// round. Whoever shows what this returns says so with [`missed_shown`](Self::missed_shown);
+    /// otherwise the agent's next endpoint is told again.
     ///
     /// # Errors
     /// When the daemon does not answer, or refuses.
@@ -225,8 +226,8 @@ impl Endpoint {
         self.inner.missed.shown(episode).await;
     }
 
-    /// The next message; `None` once the endpoint is closed. Cancel-safe. Notices go to the log, unless
-    /// somebody calls [`next_notice`](Self::next_notice).
+    /// The next message; `None` once the endpoint is closed. Cancel-safe. Notices go to the log,
+    /// unless somebody calls [`next_notice`](Self::next_notice).
     pub async fn next_message(&self) -> Option<Incoming> {
         let Inner { sink, stop, listened, .. } = &*self.inner;
         let mut listened = listened.subscribe();
@@ -258,8 +259,8 @@ impl Endpoint {
     }
 
     /// The next notice; `None` once the endpoint is closed. Cancel-safe. From the first call on,
-    /// [`next_message`](Self::next_message) leaves notices to whoever calls this: for a task of its own, beside
-    /// the one that reads messages.
+    /// [`next_message`](Self::next_message) leaves notices to whoever calls this: for a task of its
+    /// own, beside the one that reads messages.
     pub async fn next_notice(&self) -> Option<Notice> {
         let Inner { sink, stop, listened, .. } = &*self.inner;
         listened.send_replace(true);
@@ -314,9 +315,10 @@ impl Endpoint {
         &self.inner.identity.space
     }
 
-    /// Ends it: waits a moment for the durable copies of what was acked before they came, so that these are
-    /// acked too and not surfaced again elsewhere; gives back what was not acked, ends every task, removes the presence, flushes the acks and
-    /// closes the connection. A second call finds nothing to do.
+    /// Ends it: waits a moment for the durable copies of what was acked before they came, so that
+    /// these are acked too and not surfaced again elsewhere; gives back what was not acked, ends
+    /// every task, removes the presence, flushes the acks and closes the connection. A second call
+    /// finds nothing to do.
     pub async fn close(&self) {
         let grace = self.inner.options.grace;
         if self.inner.options.receive && self.connection().is_connected() {

@@ -1,7 +1,8 @@
 //! One read of a channel's history, for whoever just joined it.
 //!
-//! A plain pull consumer of the lifecycle's one history name, deleted after the read. The live subscription
-//! stands before it begins, so nothing falls between the two, and the ledger makes what both bring one.
+//! A plain pull consumer of the lifecycle's one history name, deleted after the read. The live
+//! subscription stands before it begins, so nothing falls between the two, and the ledger makes
+//! what both bring one.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

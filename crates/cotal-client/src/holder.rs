@@ -1,8 +1,9 @@
 //! Working off the requests of a role (ANY-1, ANY-5, ANY-8).
 //!
-//! Invariants: a request is shown only after the daemon recorded its take under the creation time of the
-//! stream that its copy came from; a copy of a stream that is gone is given back; and a copy whose take was
-//! refused is forgotten without an answer, because it may be another holder's by now.
+//! Invariants: a request is shown only after the daemon recorded its take under the creation time
+//! of the stream that its copy came from; a copy of a stream that is gone is given back; and a copy
+//! whose take was refused is forgotten without an answer, because it may be another holder's by
+//! now.
 
 use std::time::Duration;
 
@@ -30,9 +31,10 @@ const RETRY: Duration = Duration::from_secs(1);
 #[error("{0} has no role: provision an agent with one to work requests off")]
 pub struct NoRole(pub Principal);
 
-/// A request that this agent has taken. It ends with an answer for its sender ([`complete`](Self::complete),
-/// [`fail`](Self::fail), [`give_back_with`](Self::give_back_with)), or without ([`ack`](Self::ack),
-/// [`give_back`](Self::give_back)); dropped, it comes again to some holder after the broker's ack wait of 60 s.
+/// A request that this agent has taken. It ends with an answer for its sender
+/// ([`complete`](Self::complete), [`fail`](Self::fail), [`give_back_with`](Self::give_back_with)),
+/// or without ([`ack`](Self::ack), [`give_back`](Self::give_back)); dropped, it comes again to some
+/// holder after the broker's ack wait of 60 s.
 #[derive(Debug)]
 pub struct RoleRequest {
     /// Its number on the task stream.
@@ -60,8 +62,8 @@ impl RoleRequest {
         self.message.text()
     }
 
-    /// Still at it: the ack wait begins anew, so that the request does not move to another holder. Say so well
-    /// within 60 s.
+    /// Still at it: the ack wait begins anew, so that the request does not move to another holder.
+    /// Say so well within 60 s.
     ///
     /// # Errors
     /// When the connection did not take it.
@@ -100,8 +102,8 @@ pub struct Holder {
     recreated: bool,
 }
 
-/// A consumer of one incarnation of the task stream. The creation time is read before anything is pulled:
-/// read later, it could be that of a stream which the copy is not from.
+/// A consumer of one incarnation of the task stream. The creation time is read before anything is
+/// pulled: read later, it could be that of a stream which the copy is not from.
 #[derive(Debug)]
 struct Bound {
     pull: PullConsumer,
@@ -152,8 +154,8 @@ impl Holder {
         &self.role
     }
 
-    /// The next request, taken; `None` once the endpoint is closed. Nothing is pulled ahead, so a request that
-    /// this holder is not ready for stays free for others. Cancel-safe.
+    /// The next request, taken; `None` once the endpoint is closed. Nothing is pulled ahead, so a
+    /// request that this holder is not ready for stays free for others. Cancel-safe.
     pub async fn next(&mut self) -> Option<RoleRequest> {
         let stop = self.endpoint.stop_token().clone();
         tokio::select! {
@@ -200,7 +202,8 @@ impl Holder {
                 }
                 Verdict::Forget => self.served(),
                 Verdict::Wait(why) => {
-                    // Some time passes before a holder gets it again, or all would pass it round in a hot loop.
+                    // Some time passes before a holder gets it again, or all would pass it round in
+                    // a hot loop.
                     answered(copy.nak(Some(RETRY)).await);
                     self.waits(why).await;
                 }
@@ -264,8 +267,8 @@ impl Holder {
         }
     }
 
-    /// Asks for the take, then reads the creation time again: also before garbage is removed, which on a
-    /// new stream would be a request.
+    /// Asks for the take, then reads the creation time again: also before garbage is removed, which
+    /// on a new stream would be a request.
     async fn judge(&self, copy: &Delivery, created: &str) -> Verdict {
         let space = self.endpoint.space();
         let verdict = match copy::request(space, &self.role, &copy.subject, &copy.payload) {
@@ -348,7 +351,8 @@ impl Holder {
         answered(copy.term().await);
     }
 
-    /// Tells what is in the way, once, and lets some time pass. A daemon that went is looked for anew.
+    /// Tells what is in the way, once, and lets some time pass. A daemon that went is looked for
+    /// anew.
     async fn waits(&mut self, why: NoTakes) {
         if self.told.as_ref() != Some(&why) {
             self.endpoint.sink().notify(Notice::RequestsWait {

@@ -14,8 +14,8 @@ pub struct Identity {
     pub lifecycle: Lifecycle,
     /// The role it holds, if any.
     pub role: Option<Role>,
-    /// The name it gives itself in messages and in its presence: its display name, unless the options
-    /// say another.
+    /// The name it gives itself in messages and in its presence: its display name, unless the
+    /// options say another.
     pub name: String,
 }
 

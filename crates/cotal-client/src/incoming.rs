@@ -70,8 +70,8 @@ impl Incoming {
         }
     }
 
-    /// A message that came from nowhere, for the tests of whoever handles messages: its answers go nowhere,
-    /// and succeed.
+    /// A message that came from nowhere, for the tests of whoever handles messages: its answers go
+    /// nowhere, and succeed.
     ///
     /// ```
     /// use cotal_client::{From, Incoming, Message, Part, Place, Principal, Source};
@@ -136,7 +136,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Not done with it: the broker may send it again at once, here or to another endpoint of the agent.
+    /// Not done with it: the broker may send it again at once, here or to another endpoint of the
+    /// agent.
     ///
     /// # Errors
     /// When the endpoint was closed before, or the connection did not take it.

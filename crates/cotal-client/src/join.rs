@@ -1,7 +1,7 @@
 //! Joining and leaving, in two halves that are never confused (AGT-2, MEM-8).
 //!
-//! The live half is a subscription that the broker grants. The durable half is a membership that the daemon
-//! keeps. The first never waits for the second.
+//! The live half is a subscription that the broker grants. The durable half is a membership that
+//! the daemon keeps. The first never waits for the second.
 
 use std::fmt;
 
@@ -25,7 +25,8 @@ use crate::wanted;
 pub enum Live {
     /// Posts are surfaced as they are made.
     Active,
-    /// The broker forbids this credential to read the channel, or the subscription failed otherwise.
+    /// The broker forbids this credential to read the channel, or the subscription failed
+    /// otherwise.
     Refused(NatsError),
 }
 
@@ -108,12 +109,13 @@ impl fmt::Display for LeaveState {
 }
 
 impl Endpoint {
-    /// Joins a channel: subscribes live, shows the history its config asks for, and asks the daemon for the
-    /// durable backstop. Never fails as a whole: each half says how far it came.
+    /// Joins a channel: subscribes live, shows the history its config asks for, and asks the daemon
+    /// for the durable backstop. Never fails as a whole: each half says how far it came.
     ///
-    /// A backstop that is missing for a reason that passes ([`Shortfall::is_retried`]) is asked for again
-    /// until it stands, the channel is left, or the endpoint is closed; a [`Notice`](crate::Notice) says what
-    /// came of it. What was posted until then has come live only.
+    /// A backstop that is missing for a reason that passes ([`Shortfall::is_retried`]) is asked for
+    /// again until it stands, the channel is left, or the endpoint is closed; a
+    /// [`Notice`](crate::Notice) says what came of it. What was posted until then has come live
+    /// only.
     pub async fn join(&self, channel: &Channel) -> JoinState {
         let live = self.listen(channel).await;
         let settings = settings::read(self.connection(), self.space(), channel).await;

@@ -167,8 +167,9 @@ impl Keeper {
 
     /// What stands in the way of delivery; `None` when a daemon serves.
     ///
-    /// The row of a daemon that died says `ready` for as long as it lives, so it alone is no sign of life.
-    /// One that was renewed since the last check is; any other, the daemon's responder is asked about.
+    /// The row of a daemon that died says `ready` for as long as it lives, so it alone is no sign
+    /// of life. One that was renewed since the last check is; any other, the daemon's responder is
+    /// asked about.
     async fn condition(&mut self, plane_is_new: bool) -> Option<LeaseCondition> {
         let revision = match self.lease().await {
             Ok(revision) => revision,
@@ -184,7 +185,8 @@ impl Keeper {
         match self.plane.liveness().await {
             Ok(Liveness::Bound) => None,
             Ok(Liveness::Unbound) => Some(LeaseCondition::NotServing),
-            // No answer to a single probe is no proof of an end; the row was renewed, or it expires.
+            // No answer to a single probe is no proof of an end; the row was renewed, or it
+            // expires.
             Ok(Liveness::Unknown) if before != revision => None,
             Ok(Liveness::Unknown) => Some(LeaseCondition::Silent),
             Err(error) => Some(LeaseCondition::Unreadable(error.to_string())),

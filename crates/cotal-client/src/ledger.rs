@@ -1,10 +1,11 @@
 //! Which copies are one delivery, and which of them are owed an ack (AGT-3).
 //!
-//! A pure state machine over copies that have *already* been judged genuine on their own: it can only hold
-//! a copy back, never let one through, so a seen id never authorizes a later copy. Invariants:
+//! A pure state machine over copies that have *already* been judged genuine on their own: it can
+//! only hold a copy back, never let one through, so a seen id never authorizes a later copy.
+//! Invariants:
 //!
-//! - A key is surfaced once, and again only when the caller let go of it without an ack and a copy that the
-//!   broker still wants acked comes back.
+//! - A key is surfaced once, and again only when the caller let go of it without an ack and a copy
+//!   that the broker still wants acked comes back.
 //! - Every such copy is acked exactly when the caller acked the delivery, whichever came first.
 //! - An empty id is never a key.
 
@@ -95,8 +96,8 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Judges one copy; `owed` is there when the broker wants an ack for it, and `backed` says of one
-    /// without that a copy with is bound to come.
+    /// Judges one copy; `owed` is there when the broker wants an ack for it, and `backed` says of
+    /// one without that a copy with is bound to come.
     pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>, backed: bool) -> Verdict<T> {
         if self.shut {
             self.returned.extend(owed);

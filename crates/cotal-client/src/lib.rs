@@ -1,14 +1,15 @@
 //! The endpoint that agents and integrators use on a Cotal space.
 //!
-//! Purpose: with a creds file and the broker's URL, and nothing else, an agent posts, joins, leaves and
-//! reads. Invariants:
+//! Purpose: with a creds file and the broker's URL, and nothing else, an agent posts, joins, leaves
+//! and reads. Invariants:
 //!
-//! - Whatever ways a post takes to reach the agent (live, from history, through its delivery durable), it
-//!   is **one** delivery, and the durable copy owns the ack (AGT-3).
-//! - Live join and live delivery never wait for the delivery daemon (AGT-2). What a join established is
-//!   said in two parts, so that a missing backstop is never mistaken for `joined durable` (MEM-8).
-//! - A broker's denial, an absent daemon, silence, a refusal and a lost connection are five different
-//!   answers.
+//! - Whatever ways a post takes to reach the agent (live, from history, through its delivery
+//!   durable), it is **one** delivery, and the durable copy owns the ack (AGT-3).
+//! - Live join and live delivery never wait for the delivery daemon (AGT-2). What a join
+//!   established is said in two parts, so that a missing backstop is never mistaken for `joined
+//!   durable` (MEM-8).
+//! - A broker's denial, an absent daemon, silence, a refusal and a lost connection are five
+//!   different answers.
 //!
 //! # Posting
 //!
@@ -28,8 +29,8 @@
 //!
 //! # Reading
 //!
-//! A delivery that is not acked comes again: after the broker's ack wait of 60 s, or at once when the
-//! endpoint was closed properly.
+//! A delivery that is not acked comes again: after the broker's ack wait of 60 s, or at once when
+//! the endpoint was closed properly.
 //!
 //! ```no_run
 //! use cotal_client::{Channel, Endpoint, EndpointOptions, Event};
@@ -50,26 +51,28 @@
 //! # }
 //! ```
 //!
-//! Both stand as programs in `examples/`; the whole way from the first agent to its shutdown is in `docs/rust.md`.
+//! Both stand as programs in `examples/`; the whole way from the first agent to its shutdown is in
+//! `docs/rust.md`.
 //!
 //! # Role requests
 //!
-//! [`Endpoint::ask`] sends a request to whoever holds a role; its number is what [`Endpoint::request_status`]
-//! and [`Endpoint::cancel_request`] go by. A holder works requests off with [`Endpoint::holder`]: each is shown
-//! only once the daemon has recorded who took it.
+//! [`Endpoint::ask`] sends a request to whoever holds a role; its number is what
+//! [`Endpoint::request_status`] and [`Endpoint::cancel_request`] go by. A holder works requests off
+//! with [`Endpoint::holder`]: each is shown only once the daemon has recorded who took it.
 //!
 //! # Timers
 //!
-//! A workflow endpoint has a credential of its own kind and no agent's rights: [`Timers`] asks for its
-//! timers and reads when they fire.
+//! A workflow endpoint has a credential of its own kind and no agent's rights: [`Timers`] asks for
+//! its timers and reads when they fire.
 //!
 //! # Bounds
 //!
-//! Of stored messages 256, and 32 MiB, wait for the caller; behind them the broker waits. Of live ones 4,096,
-//! and 32 MiB: what comes beyond is dropped and told as [`Notice::Overrun`], and its durable copy still comes. The last 16,384 settled messages are
-//! remembered; a copy that comes later than that is delivered again. The broker hands out at most 1,000
-//! unacked deliveries. What an agent may see beyond its messages: `STREAM.INFO` of the channel stream shows
-//! the names of channels and posters of the whole space, never content.
+//! Of stored messages 256, and 32 MiB, wait for the caller; behind them the broker waits. Of live
+//! ones 4,096, and 32 MiB: what comes beyond is dropped and told as [`Notice::Overrun`], and its
+//! durable copy still comes. The last 16,384 settled messages are remembered; a copy that comes
+//! later than that is delivered again. The broker hands out at most 1,000 unacked deliveries. What
+//! an agent may see beyond its messages: `STREAM.INFO` of the channel stream shows the names of
+//! channels and posters of the whole space, never content.
 
 mod backstop;
 mod control;

@@ -1,4 +1,5 @@
-//! Live delivery on one channel: a subscription that the broker alone allows, daemon or not (AGT-2).
+//! Live delivery on one channel: a subscription that the broker alone allows, daemon or not
+//! (AGT-2).
 
 use cotal_nats::Subscription;
 use cotal_wire::{Channel, Space};

@@ -28,7 +28,8 @@ const NEAR: u64 = PER_SUBJECT - PER_SUBJECT / 10;
 #[derive(Debug, Clone)]
 pub(crate) struct MissedPlane {
     plane: Plane,
-    /// Held through a question, so that no two overlap and each answer is compared with what it answers.
+    /// Held through a question, so that no two overlap and each answer is compared with what it
+    /// answers.
     account: Arc<Mutex<Account>>,
     wake: Arc<Notify>,
     near: Arc<AtomicBool>,
@@ -37,8 +38,8 @@ pub(crate) struct MissedPlane {
 /// What the caller was given of what the daemon reports.
 #[derive(Debug, Default)]
 struct Account {
-    /// By episode, how many losses are in the queue of notices, or in the hands of a caller that has not
-    /// shown them.
+    /// By episode, how many losses are in the queue of notices, or in the hands of a caller that
+    /// has not shown them.
     given: HashMap<u64, u64>,
     /// What was shown and the daemon does not know yet.
     shown: Vec<Told>,

@@ -87,8 +87,8 @@ pub enum Notice {
         /// The space.
         space: Space,
     },
-    /// Posts were lost to the cap of the agent's store before they were read: their copies are gone, the
-    /// channels' history may still have them.
+    /// Posts were lost to the cap of the agent's store before they were read: their copies are
+    /// gone, the channels' history may still have them.
     PostsMissed(MissedPosts),
     /// A durable backstop that a join could not establish stands now: posts are kept from here on.
     BackstopEstablished {
@@ -162,8 +162,8 @@ pub enum Notice {
         /// What happened.
         reason: String,
     },
-    /// Live copies came faster than they were read and were dropped; told about once a second while it
-    /// lasts, each copy counted once.
+    /// Live copies came faster than they were read and were dropped; told about once a second while
+    /// it lasts, each copy counted once.
     Overrun {
         /// The channel.
         channel: Channel,

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use cotal_nats::{Creds, CredsError, CredsSource, TlsMode};
 
-/// A durable join copies what was posted meanwhile, which takes the daemon a while on a busy channel.
+/// A durable join copies what was posted meanwhile, which takes the daemon a while on a busy
+/// channel.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(5);
 const PREFETCH: usize = 100;
 
 /// Where the credential comes from. Its `Debug` shows no secret.
 ///
-/// A [`Source`](Self::Source) is asked at every connect, so that a credential that is renewed elsewhere is
-/// taken up:
+/// A [`Source`](Self::Source) is asked at every connect, so that a credential that is renewed
+/// elsewhere is taken up:
 ///
 /// ```
 /// use cotal_client::{Creds, CredsError, CredsSource, Credential};
@@ -125,8 +126,8 @@ impl EndpointOptions {
         self
     }
 
-    /// Leaves the agent's durables and its presence alone, so that another endpoint of the agent is not
-    /// disturbed: for whoever only posts, joins or leaves.
+    /// Leaves the agent's durables and its presence alone, so that another endpoint of the agent is
+    /// not disturbed: for whoever only posts, joins or leaves.
     #[must_use]
     pub fn send_only(mut self) -> Self {
         self.receive = false;

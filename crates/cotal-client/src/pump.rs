@@ -110,16 +110,17 @@ impl Pump {
     /// Takes what the broker has handed over already, so that the ledger gives it back; left in the
     /// connection's buffer it would be nobody's until its ack wait is over.
     async fn finish(&self, consumer: PullConsumer, name: &str) {
-        // Nothing is asked for any more; what was asked for is here before this is answered. Without an
-        // answer there is no broker to give anything back to.
+        // Nothing is asked for any more; what was asked for is here before this is answered.
+        // Without an answer there is no broker to give anything back to.
         let _ = self.connection.round_trip().await;
         for delivery in consumer.end().await {
             self.admit(delivery, name).await;
         }
     }
 
-    /// What a delivery is, its subject says: a pull that an earlier process of the agent left at the broker
-    /// may answer into this one's inbox, and then brings the other durable's message here.
+    /// What a delivery is, its subject says: a pull that an earlier process of the agent left at
+    /// the broker may answer into this one's inbox, and then brings the other durable's message
+    /// here.
     async fn admit(&self, delivery: Delivery, name: &str) {
         let (stored, body) = (delivery.stream_seq, delivery.payload.clone());
         let own = &self.own.principal;

@@ -84,7 +84,8 @@ impl Endpoint {
     /// Takes a request back, while no holder has it.
     ///
     /// # Errors
-    /// When the daemon does not answer, or refuses for another reason; the request may be cancelled then.
+    /// When the daemon does not answer, or refuses for another reason; the request may be cancelled
+    /// then.
     pub async fn cancel_request(&self, seq: u64) -> Result<Cancel, ControlError> {
         let asked = self.control::<Cancelled>(op::ANYCAST_CANCEL, &SeqArgs { seq }).await;
         let (code, message, data) = match asked {
@@ -105,8 +106,8 @@ impl Endpoint {
         Err(ControlError::Refused { code, message, data })
     }
 
-    /// This agent's requests that the daemon still knows, oldest first: those on the queue, and those that
-    /// left it within the last day.
+    /// This agent's requests that the daemon still knows, oldest first: those on the queue, and
+    /// those that left it within the last day.
     ///
     /// # Errors
     /// When the daemon does not answer, or refuses.

@@ -25,8 +25,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultError {
-    /// The daemon did not record it: it does not answer, or the result is too large. The request comes
-    /// again, to some holder, once its ack wait is over.
+    /// The daemon did not record it: it does not answer, or the result is too large. The request
+    /// comes again, to some holder, once its ack wait is over.
     #[error("the result of the request is not recorded, the request comes again")]
     Control(#[source] ControlError),
     /// The request is not this holder's any more: it moved on, and the result is dropped.
@@ -47,8 +47,8 @@ impl RoleRequest {
         self.ack().await.map_err(ResultError::Ack)
     }
 
-    /// It cannot be done, and nobody is to try it again: its sender gets the reason, and the request
-    /// leaves the queue.
+    /// It cannot be done, and nobody is to try it again: its sender gets the reason, and the
+    /// request leaves the queue.
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
@@ -57,8 +57,8 @@ impl RoleRequest {
         self.ack().await.map_err(ResultError::Ack)
     }
 
-    /// Not done: its sender gets the reason, and some holder gets the request again, at once or after
-    /// `delay`.
+    /// Not done: its sender gets the reason, and some holder gets the request again, at once or
+    /// after `delay`.
     ///
     /// # Errors
     /// As [`complete`](Self::complete). The request comes again in any case.
@@ -162,8 +162,9 @@ pub enum WaitError {
 }
 
 impl Endpoint {
-    /// Waits for what comes of a request of this agent. It can be read for a day after the request left the
-    /// queue, by any process of the agent. A daemon that is away for a while is waited for as well.
+    /// Waits for what comes of a request of this agent. It can be read for a day after the request
+    /// left the queue, by any process of the agent. A daemon that is away for a while is waited for
+    /// as well.
     ///
     /// # Errors
     /// When there is no result within this time, or never will be, or the daemon refuses to say.

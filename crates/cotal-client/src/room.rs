@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What a message takes beside its body, and its body once more, because it is kept as bytes and read.
+/// What a message takes beside its body, and its body once more, because it is kept as bytes and
+/// read.
 const OVERHEAD: usize = 1_024;
 
 /// A share of the queue. Clones share it.

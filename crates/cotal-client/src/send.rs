@@ -17,8 +17,8 @@ use crate::fresh::{now_ms, random_id};
 
 /// The longest id that a message is sent under.
 pub const MAX_ID: usize = 256;
-/// How long after its first attempt the broker recognizes a message by its id: its window of two minutes,
-/// less what a request may take.
+/// How long after its first attempt the broker recognizes a message by its id: its window of two
+/// minutes, less what a request may take.
 pub const RETRY_WITHIN: Duration = Duration::from_secs(100);
 /// How much of a wrong id an error shows.
 const SHOWN_OF_ID: usize = 64;
@@ -35,8 +35,8 @@ pub enum SendError {
         /// How many would fit.
         max: usize,
     },
-    /// The broker knew the id of a message that was never sent before: somebody took it, or the source of
-    /// randomness repeats itself.
+    /// The broker knew the id of a message that was never sent before: somebody took it, or the
+    /// source of randomness repeats itself.
     #[error(
         "the broker holds another message under the fresh id {id} (number {seq}): nothing was stored"
     )]
@@ -46,8 +46,9 @@ pub enum SendError {
         /// The sequence of the message that has it.
         seq: u64,
     },
-    /// The broker did not confirm it, and may have stored it. With the same id ([`Draft::retry_of`]) a post
-    /// can be sent again safely at any time, another message within [`RETRY_WITHIN`] of the first attempt.
+    /// The broker did not confirm it, and may have stored it. With the same id
+    /// ([`Draft::retry_of`]) a post can be sent again safely at any time, another message within
+    /// [`RETRY_WITHIN`] of the first attempt.
     #[error(
         "the broker did not confirm message {id}, it may be stored: send it again under that id"
     )]
@@ -60,8 +61,8 @@ pub enum SendError {
         #[source]
         source: NatsError,
     },
-    /// A post was to be sent again, so long after its first attempt that the broker would store it a second
-    /// time, and no daemon said whether it is stored.
+    /// A post was to be sent again, so long after its first attempt that the broker would store it
+    /// a second time, and no daemon said whether it is stored.
     #[error(
         "whether post {id} is stored is not known, because no delivery daemon says so, and the broker would \
          store it a second time: try again once a daemon serves"
@@ -73,8 +74,8 @@ pub enum SendError {
         #[source]
         source: ControlError,
     },
-    /// A direct message or a role request was to be sent again, so long after its first attempt that the
-    /// broker would store it a second time. Nothing was sent.
+    /// A direct message or a role request was to be sent again, so long after its first attempt
+    /// that the broker would store it a second time. Nothing was sent.
     #[error(
         "message {id} was first sent over {within:?} ago and may be stored; sent again now it could be stored \
          twice: send it under a new id if that is better than not at all"
@@ -193,8 +194,9 @@ impl Draft {
         self
     }
 
-    /// Draws the id now, so that it is known before the message is sent: whoever drops the call that
-    /// sends it, as a timeout does, sends it again with [`retry_of`](Self::retry_of) and this id.
+    /// Draws the id now, so that it is known before the message is sent: whoever drops the call
+    /// that sends it, as a timeout does, sends it again with [`retry_of`](Self::retry_of) and this
+    /// id.
     ///
     /// # Errors
     /// When the kernel gives no randomness.
@@ -209,13 +211,14 @@ impl Draft {
         self.id.as_deref()
     }
 
-    /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then no error.
+    /// Is sent once more under the id of an unconfirmed attempt; that it is stored already is then
+    /// no error.
     ///
-    /// The broker itself recognizes the id within [`RETRY_WITHIN`] of the first attempt. After that the
-    /// endpoint asks the daemon whether the *post* is stored, and sends it only when it is not. Of a direct
-    /// message or a role request nobody can say it: sent again later by the endpoint that made the first
-    /// attempt, or with its [`first_sent`](Self::first_sent), it is refused as [`SendError::TooLate`];
-    /// where neither is known, it is sent, and may be stored twice.
+    /// The broker itself recognizes the id within [`RETRY_WITHIN`] of the first attempt. After that
+    /// the endpoint asks the daemon whether the *post* is stored, and sends it only when it is not.
+    /// Of a direct message or a role request nobody can say it: sent again later by the endpoint
+    /// that made the first attempt, or with its [`first_sent`](Self::first_sent), it is refused as
+    /// [`SendError::TooLate`]; where neither is known, it is sent, and may be stored twice.
     #[must_use]
     pub fn retry_of(mut self, id: impl Into<String>) -> Self {
         self.retried = true;
@@ -224,8 +227,8 @@ impl Draft {
 }
 
 impl Draft {
-    /// When the attempt of [`retry_of`](Self::retry_of) was made first, Unix milliseconds: for a process that
-    /// was not the one to make it.
+    /// When the attempt of [`retry_of`](Self::retry_of) was made first, Unix milliseconds: for a
+    /// process that was not the one to make it.
     #[must_use]
     pub fn first_sent(mut self, unix_ms: i64) -> Self {
         self.first_sent = Some(unix_ms);
@@ -265,15 +268,16 @@ impl Endpoint {
     /// Posts on a channel.
     ///
     /// # Errors
-    /// When it is too large, when the broker denies or refuses it, when it is not confirmed, or when its
-    /// fresh id is not fresh.
+    /// When it is too large, when the broker denies or refuses it, when it is not confirmed, or
+    /// when its fresh id is not fresh.
     pub async fn post(
         &self,
         channel: &Channel,
         draft: impl Into<Draft>,
     ) -> Result<Posted, SendError> {
         let target = self.space().chat(self.principal(), channel);
-        // A post leaves room for the entry that the daemon wraps around it, or it could never be copied.
+        // A post leaves room for the entry that the daemon wraps around it, or it could never be
+        // copied.
         let room = usize::try_from(ENTRY_HEADROOM).unwrap_or(usize::MAX);
         let max = self.connection().max_payload().saturating_sub(room);
         let place = |message: &mut Message| message.channel = Some(channel.to_string());
@@ -353,8 +357,8 @@ impl Endpoint {
         self.send(&target, draft, max, place, judge).await
     }
 
-    /// Sends what a receiver can read, by the receiver's own `judge`: the broker stores anything, and
-    /// whoever has to copy or show it would drop it without a word to the sender.
+    /// Sends what a receiver can read, by the receiver's own `judge`: the broker stores anything,
+    /// and whoever has to copy or show it would drop it without a word to the sender.
     async fn send(
         &self,
         target: &str,

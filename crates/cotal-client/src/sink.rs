@@ -17,20 +17,20 @@ use crate::overrun::Overruns;
 use crate::place::Source;
 use crate::room::{Held, Room};
 
-/// Stored messages that wait for the caller: copies from its durables and from histories. Behind a full
-/// queue the pulls stop, so that the broker keeps what is not read.
+/// Stored messages that wait for the caller: copies from its durables and from histories. Behind a
+/// full queue the pulls stop, so that the broker keeps what is not read.
 const STORED: usize = 256;
 /// Their bytes, counted twice: 16 messages of the broker's usual largest size.
 const STORED_BYTES: usize = 32 * 1024 * 1024;
-/// Live messages that wait for the caller; what comes beyond is dropped and told, because a live copy has
-/// nobody else to wait with.
+/// Live messages that wait for the caller; what comes beyond is dropped and told, because a live
+/// copy has nobody else to wait with.
 const LIVE: usize = 4_096;
 /// Their bytes, counted twice.
 const LIVE_BYTES: usize = 32 * 1024 * 1024;
 /// All that can be queued at once.
 pub(crate) const QUEUE: usize = STORED + LIVE;
-/// Notices that wait for the caller; each tells of a change, so a caller that reads none misses history
-/// and not state.
+/// Notices that wait for the caller; each tells of a change, so a caller that reads none misses
+/// history and not state.
 pub(crate) const NOTICES: usize = 64;
 
 /// Where every pump puts what it found.
@@ -79,7 +79,8 @@ impl Sink {
         }
     }
 
-    /// A live copy: queued at once or dropped, so that nothing gathers before it. An own post is no news.
+    /// A live copy: queued at once or dropped, so that nothing gathers before it. An own post is no
+    /// news.
     pub(crate) fn live(&self, copy: Copy) {
         if copy.sender == self.own {
             return;
@@ -164,7 +165,8 @@ impl Sink {
 
     async fn surface(&self, incoming: Incoming) {
         tokio::select! {
-            // What is not queued any more is released by its receipt; closing has returned its copies.
+            // What is not queued any more is released by its receipt; closing has returned its
+            // copies.
             () = self.stop.cancelled() => {}
             room = self.stored.hold(incoming.body.len()) => {
                 if let Some(room) = room {
@@ -185,7 +187,8 @@ impl Sink {
         self.backed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until every message that was acked is acked at the broker too, whose copy may come last.
+    /// Waits until every message that was acked is acked at the broker too, whose copy may come
+    /// last.
     pub(crate) async fn caught_up(&self) {
         while locked(&self.ledger).expected() > 0 {
             self.caught_up.notified().await;

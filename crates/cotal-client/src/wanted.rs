@@ -1,7 +1,7 @@
 //! The durable memberships that a caller asked for and that do not stand yet.
 //!
-//! Invariant: what was asked for and failed for a reason that passes is asked for again until it stands, is
-//! refused for good, or is not wanted any more; and the caller is told which.
+//! Invariant: what was asked for and failed for a reason that passes is asked for again until it
+//! stands, is refused for good, or is not wanted any more; and the caller is told which.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ use crate::notice::Notice;
 use crate::plane::Plane;
 use crate::sink::Sink;
 
-/// The first wait between two attempts. Each attempt begins with a probe that costs the broker one message
-/// while nobody serves.
+/// The first wait between two attempts. Each attempt begins with a probe that costs the broker one
+/// message while nobody serves.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// A daemon that is back is found within this.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
@@ -28,7 +28,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// The channels; clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
-    /// The number of the last request, and each channel under that of its own, so that an attempt for an earlier one settles no later one.
+    /// The number of the last request, and each channel under that of its own, so that an attempt
+    /// for an earlier one settles no later one.
     channels: Arc<Mutex<(u64, BTreeMap<Channel, u64>)>>,
     changed: Arc<Notify>,
 }
@@ -123,7 +124,8 @@ impl Establisher {
             // Woken early, it begins anew with the shortest wait: a daemon was just seen.
             let woken = timeout(wait, self.wanted.changed.notified()).await.is_ok();
             wait = if woken { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
-            // A probe first: a join is answered only after what it has to copy, and a dead daemon by nobody.
+            // A probe first: a join is answered only after what it has to copy, and a dead daemon
+            // by nobody.
             if matches!(self.plane.liveness().await, Ok(Liveness::Bound)) {
                 for (channel, number) in self.wanted.all() {
                     self.establish(&channel, number).await;

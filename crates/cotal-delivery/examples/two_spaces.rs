@@ -1,8 +1,8 @@
 //! Two spaces in one process, with secrets that are kept in memory.
 //!
-//! The program gives the host everything: the broker, the spaces, a store, a runtime. The host takes
-//! nothing from its surroundings: no working directory, signals, environment, process exit or logger.
-//! Everything that it takes is exported by `cotal_delivery`.
+//! The program gives the host everything: the broker, the spaces, a store, a runtime. The host
+//! takes nothing from its surroundings: no working directory, signals, environment, process exit or
+//! logger. Everything that it takes is exported by `cotal_delivery`.
 //!
 //! ```text
 //! cargo run -p cotal-delivery --example two_spaces -- nats://127.0.0.1:4222 alpha/ beta/

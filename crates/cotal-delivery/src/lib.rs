@@ -11,9 +11,9 @@
 //!
 //! # Embedding
 //!
-//! A [`Lane`] serves one space, a [`Host`] serves many. Both run on the caller's tokio runtime, read
-//! their credentials from the [`SecretStore`] that they are given, and take nothing else from their
-//! surroundings: no working directory, signals, environment or process exit; they log through
+//! A [`Lane`] serves one space, a [`Host`] serves many. Both run on the caller's tokio runtime,
+//! read their credentials from the [`SecretStore`] that they are given, and take nothing else from
+//! their surroundings: no working directory, signals, environment or process exit; they log through
 //! `tracing`, to whatever subscriber the program installed. Every type that they take is exported
 //! here. `examples/two_spaces.rs` runs two spaces in one process.
 //!

@@ -25,8 +25,8 @@ async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
     assert_eq!(last, count, "misses of {name}");
 }
 
-/// Copies of a member that is away are counted one by one, however the checks fall between them, and
-/// told once an episode; who reads misses nothing.
+/// Copies of a member that is away are counted one by one, however the checks fall between them,
+/// and told once an episode; who reads misses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     let mesh = Mesh::start().await;

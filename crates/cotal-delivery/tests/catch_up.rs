@@ -104,8 +104,8 @@ async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
     }
 }
 
-/// A row as the running daemon wrote it itself, in an attempt that nobody finished: another's it would
-/// finish at once, before anybody asks.
+/// A row as the running daemon wrote it itself, in an attempt that nobody finished: another's it
+/// would finish at once, before anybody asks.
 async fn put_own_row(mesh: &Mesh, god: &God, row: MemberRow) {
     let writer_identity = Supervisor::of(mesh).await.status().await.incarnation;
     god.put_member(&MemberRow { writer_identity, ..row }).await;

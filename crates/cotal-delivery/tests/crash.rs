@@ -131,8 +131,8 @@ async fn rdr_3_a_member_that_dies_before_its_ack_gets_the_copy_again() {
     carol.receives_nothing().await;
 }
 
-/// The broker has given the post to a connection that drops before it is read, as a move onto a renewed
-/// credential can do. It comes again within seconds, not after the ack wait of a minute.
+/// The broker has given the post to a connection that drops before it is read, as a move onto a
+/// renewed credential can do. It comes again within seconds, not after the ack wait of a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_what_was_on_its_way_when_a_connection_dropped_comes_back_soon() {
     let mesh = Mesh::start().await;

@@ -1,5 +1,5 @@
-//! A backlog that is worked off while daemons die, connections drop and pulls of a paused process stand:
-//! INBOX's cap never takes an entry that nobody has judged (RDR-3, FAN-1).
+//! A backlog that is worked off while daemons die, connections drop and pulls of a paused process
+//! stand: INBOX's cap never takes an entry that nobody has judged (RDR-3, FAN-1).
 //!
 //! DLV has no cap here, so that nothing but INBOX could lose a copy.
 
@@ -38,7 +38,8 @@ impl Drain {
         lane.stop();
         lane.ended().await.expect("a clean end");
         god.lift_cap("DLV_main").await;
-        // Tighter than in a real space, and still above the 600 posts that may stand before the reader.
+        // Tighter than in a real space, and still above the 600 posts that may stand before the
+        // reader.
         god.cap_subjects("INBOX_main", 650).await;
         Self { mesh, god, senders }
     }
@@ -98,7 +99,8 @@ async fn rdr_3_a_daemon_that_dies_in_a_drain_loses_nothing() {
     drain.loses_nothing().await;
 }
 
-/// A process that is paused has pulls at the broker, which are served long after another has taken over.
+/// A process that is paused has pulls at the broker, which are served long after another has taken
+/// over.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_the_pulls_of_a_paused_daemon_lose_nothing() {
     let drain = Drain::new().await;

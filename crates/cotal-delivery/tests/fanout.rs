@@ -129,8 +129,8 @@ async fn fan_1_fan_2_mentions_of_another_type_withhold_a_post_from_nobody() {
     assert_eq!(Supervisor::of(&mesh).await.status().await.refused_posts, 0);
 }
 
-/// `wire.md` §4: a name that live ACL rows bear is theirs, whatever presence claims; two bearers, or
-/// two claims, give no copy.
+/// `wire.md` §4: a name that live ACL rows bear is theirs, whatever presence claims; two bearers,
+/// or two claims, give no copy.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_2_a_name_is_its_acl_bearers_then_its_one_claimants_and_never_ambiguous() {
     let (mesh, _lane, alice) = serving().await;

@@ -95,8 +95,8 @@ async fn fan_7_a_post_and_a_join_wait_for_the_class_of_their_moment() {
     assert!(god.entries(&bob.lifecycle).await.is_empty(), "routed as a post of a durable channel");
 }
 
-/// An entry of bob's before the reader; then he may have it no more by a row of `bucket`, unseen by the
-/// daemon.
+/// An entry of bob's before the reader; then he may have it no more by a row of `bucket`, unseen by
+/// the daemon.
 async fn unseen(bucket: Bucket) -> (Mesh, Lane, God, Peer, u64) {
     let (mesh, lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
@@ -162,7 +162,8 @@ fn parked(peer: &Peer, chat_seq: u64) -> DeadRow {
     }
 }
 
-/// Whose a parked entry is, is told by the rows of its time: a daemon that was not there reads them.
+/// Whose a parked entry is, is told by the rows of its time: a daemon that was not there reads
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_10_a_parked_entry_of_an_earlier_membership_outlives_a_rejoin_and_a_restart() {
     let (mesh, lane, alice, god) = start().await;

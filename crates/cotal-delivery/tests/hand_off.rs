@@ -1,5 +1,5 @@
-//! DLV refuses copies for as long as it likes: an authorized entry waits, is never given up, and never
-//! falls out of INBOX (RDR-3, RDR-8).
+//! DLV refuses copies for as long as it likes: an authorized entry waits, is never given up, and
+//! never falls out of INBOX (RDR-3, RDR-8).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A lane that is told to stop in the middle of its work hands over in order: what it had taken comes
-//! to the next one before anything newer (`wire.md` §3).
+//! A lane that is told to stop in the middle of its work hands over in order: what it had taken
+//! comes to the next one before anything newer (`wire.md` §3).
 
 use cotal_delivery::Lane;
 use cotal_testkit::{God, Mesh, Peer};

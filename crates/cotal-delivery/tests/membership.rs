@@ -341,8 +341,8 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     assert!(bob.join(TEAM).await.durable);
 }
 
-/// A daemon died within a join, and posts came while none ran: the window stands before what fan-out
-/// has to make up for.
+/// A daemon died within a join, and posts came while none ran: the window stands before what
+/// fan-out has to make up for.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
     let (mesh, lane, alice, god) = start().await;
@@ -410,7 +410,8 @@ async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {
     bob.receives_nothing().await;
 }
 
-/// Retention took posts of the window, in a space whose CHAT keeps no more than history shows: the shortfall is said and the row claims no post at all.
+/// Retention took posts of the window, in a space whose CHAT keeps no more than history shows: the
+/// shortfall is said and the row claims no post at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let (mesh, _lane, alice, god) = start().await;

@@ -262,7 +262,8 @@ async fn a_caller_with_many_requests_holds_nobody_else_up() {
     }
 }
 
-/// The caller fails at once and learns the size, instead of waiting for a reply that no broker takes.
+/// The caller fails at once and learns the size, instead of waiting for a reply that no broker
+/// takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_2_a_reply_over_max_payload_becomes_a_refusal_with_its_size() {
     let (mesh, _lane, alice) = start().await;

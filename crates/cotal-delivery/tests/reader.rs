@@ -66,8 +66,8 @@ async fn rdr_1_an_entry_is_judged_by_the_acl_and_the_row_of_the_moment_of_releas
     assert_eq!(Supervisor::of(&mesh).await.status().await.denied, 3);
 }
 
-/// The copy waits in the member's own stream; its reply inbox sees only what it pulls itself, and an
-/// unconfirmed copy comes again.
+/// The copy waits in the member's own stream; its reply inbox sees only what it pulls itself, and
+/// an unconfirmed copy comes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_2_a_copy_rides_the_members_own_consumer_with_its_ack() {
     let (mesh, _lane, alice, god) = start().await;

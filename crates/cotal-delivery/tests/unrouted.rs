@@ -1,5 +1,5 @@
-//! Posts that are not routed yet: a burst and a daemon that is away lose none, and what CHAT cannot keep
-//! is counted, told and shown (FAN-1, `wire.md` §3).
+//! Posts that are not routed yet: a burst and a daemon that is away lose none, and what CHAT cannot
+//! keep is counted, told and shown (FAN-1, `wire.md` §3).
 
 use cotal_testkit::{God, Peer, Supervisor, eventually, logged, with_member};
 use cotal_wire::control::UnroutedPosts;

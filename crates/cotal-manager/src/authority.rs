@@ -184,8 +184,8 @@ impl Authority {
         Ok((own, connect(broker, &name, creds).await?))
     }
 
-    /// A connection in an office to a broker that may not know the space's accounts yet: one that was
-    /// running before the space was added is told of them.
+    /// A connection in an office to a broker that may not know the space's accounts yet: one that
+    /// was running before the space was added is told of them.
     ///
     /// # Errors
     /// As [`Self::connect`] and [`Self::push_account`].
@@ -203,8 +203,8 @@ impl Authority {
         }
     }
 
-    /// Pushes the JWTs of the space's accounts to a running broker, so that a space can be added while
-    /// it runs.
+    /// Pushes the JWTs of the space's accounts to a running broker, so that a space can be added
+    /// while it runs.
     ///
     /// # Errors
     /// When the broker cannot be reached, or does not take one.

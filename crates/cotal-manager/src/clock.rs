@@ -14,7 +14,8 @@ pub fn unix_millis() -> i64 {
     i64::try_from(since_epoch().as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A clock before 1970 is no clock; zero makes every credential look expired, which is the safe way.
+/// A clock before 1970 is no clock; zero makes every credential look expired, which is the safe
+/// way.
 fn since_epoch() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -78,7 +78,8 @@ impl Kicks {
     }
 }
 
-/// Which credentials the daemon of a space runs on: without the evictor on a broker of several spaces.
+/// Which credentials the daemon of a space runs on: without the evictor on a broker of several
+/// spaces.
 ///
 /// # Errors
 /// When the spaces of the root cannot be listed.
@@ -99,9 +100,9 @@ pub fn ensure_daemon_credentials(
     ensure(authority, store, Kicks::of(authority)?)
 }
 
-/// The same for the store of a multi-space host, whose lanes never kick themselves, with keys that are
-/// this store's own (CRD-7). To be repeated before the credentials are past three quarters of their
-/// lives: it renews what is past half.
+/// The same for the store of a multi-space host, whose lanes never kick themselves, with keys that
+/// are this store's own (CRD-7). To be repeated before the credentials are past three quarters of
+/// their lives: it renews what is past half.
 ///
 /// # Errors
 /// As [`ensure_daemon_credentials`].

@@ -1,10 +1,10 @@
 //! The move of a space from one account to three.
 //!
-//! Invariant: each step may be repeated, and the order lets a run that died anywhere be continued by the
-//! next. The account that the space has becomes the durable one, so nothing that is stored is moved; the
-//! agents move, each under its own lifecycle and key. Only when every agent's file is another is what was
-//! issued before refused, all of it: then nobody but the daemon's and the manager's side can be in the
-//! durable account. Daemon and manager of the space must be stopped.
+//! Invariant: each step may be repeated, and the order lets a run that died anywhere be continued
+//! by the next. The account that the space has becomes the durable one, so nothing that is stored
+//! is moved; the agents move, each under its own lifecycle and key. Only when every agent's file is
+//! another is what was issued before refused, all of it: then nobody but the daemon's and the
+//! manager's side can be in the durable account. Daemon and manager of the space must be stopped.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub struct Isolation {
     pub provisioned: Provisioned,
     /// Agents whose credential was signed anew.
     pub reissued: Vec<Principal>,
-    /// Agents whose credential is not on this root: they must be given one by the root that has it, or
-    /// retired.
+    /// Agents whose credential is not on this root: they must be given one by the root that has it,
+    /// or retired.
     pub elsewhere: Vec<Principal>,
 }
 

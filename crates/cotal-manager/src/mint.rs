@@ -38,8 +38,9 @@ pub fn mint_creds(
     Ok(mint(authority, &kind, key, unix_seconds(), KICKS_ARE_THE_HOSTS)?.creds)
 }
 
-/// Mints the `$SYS` observer of the space's accounts. `rotation` is that of the evictor minted with it;
-/// none where the daemon never kicks itself: in a multi-space host, or on a broker of several spaces.
+/// Mints the `$SYS` observer of the space's accounts. `rotation` is that of the evictor minted with
+/// it; none where the daemon never kicks itself: in a multi-space host, or on a broker of several
+/// spaces.
 ///
 /// # Errors
 /// When it cannot be signed.

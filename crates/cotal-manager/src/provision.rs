@@ -29,7 +29,8 @@ pub enum Shape {
     Whole,
     /// Everything but what agents may write: the durable account of a space of three.
     Durable,
-    /// What agents may write, and mirrors of what they read: the shared account of a space of three.
+    /// What agents may write, and mirrors of what they read: the shared account of a space of
+    /// three.
     Shared,
     /// Without a daemon there is no backstop: only what live traffic and its history use (LIF-14).
     LiveOnly,
@@ -51,8 +52,8 @@ impl Provisioned {
     }
 }
 
-/// Brings every account of a space to what the wire demands. A broker that does not know the accounts
-/// is told of them.
+/// Brings every account of a space to what the wire demands. A broker that does not know the
+/// accounts is told of them.
 ///
 /// # Errors
 /// When the broker cannot be reached or does not do what it is asked; running it again continues.

@@ -1,8 +1,8 @@
 //! The manager's part of *a value that is no row is no absence either* (`wire.md` §4): garbled ACL
 //! and channel rows are put back as the last valid ones, by revision.
 //!
-//! Invariant: nothing is written but what the bucket itself still held, over exactly the garbage that
-//! was read, so a row that somebody writes meanwhile stands.
+//! Invariant: nothing is written but what the bucket itself still held, over exactly the garbage
+//! that was read, so a row that somebody writes meanwhile stands.
 
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ pub(crate) enum Remembered {
     Deleted,
 }
 
-/// Puts the last valid state over the garbage of revision `garbled`: what the history holds, or else
-/// what is remembered. `false` when there is neither.
+/// Puts the last valid state over the garbage of revision `garbled`: what the history holds, or
+/// else what is remembered. `false` when there is neither.
 pub(crate) async fn restore(
     kv: &Bucket,
     of: names::Bucket,

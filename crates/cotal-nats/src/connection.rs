@@ -1,7 +1,7 @@
 //! One connection: how it is made, watched, moved onto new creds and closed.
 //!
-//! Invariant: it presents what its [`CredsSource`] holds *now* at every (re)connect, it never falls back
-//! from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
+//! Invariant: it presents what its [`CredsSource`] holds *now* at every (re)connect, it never falls
+//! back from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,7 +22,8 @@ use crate::fence::Fence;
 
 /// The broker answers this for every credential: with the account's facts, or with a refusal.
 pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
-/// The broker is noticed as gone after about three of these, because the client allows two pending pings.
+/// The broker is noticed as gone after about three of these, because the client allows two pending
+/// pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,15 +108,16 @@ pub(crate) struct Inner {
     /// Streams of another account, and the prefix under which their API is served in this one.
     elsewhere: Vec<(String, String)>,
     pub(crate) request_timeout: Duration,
-    /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls the
-    /// broker may still answer.
+    /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls
+    /// the broker may still answer.
     run: String,
     next_token: AtomicU64,
 }
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The JWT that was presented is the credential's half, and stays out of logs like the other.
+        // The JWT that was presented is the credential's half, and stays out of logs like the
+        // other.
         f.debug_struct("Connection")
             .field("conn_id", &self.conn_id)
             .field("state", &*self.hub.state.borrow())
@@ -182,8 +184,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Proves that the broker let the connection in. The client takes any line for the answer to its
-    /// handshake, also one that a busy broker sent before it had judged the credential.
+    /// Proves that the broker let the connection in. The client takes any line for the answer to
+    /// its handshake, also one that a busy broker sent before it had judged the credential.
     async fn accepted(
         &self,
         mut events: broadcast::Receiver<ConnEvent>,
@@ -203,8 +205,9 @@ impl Connection {
         }
     }
 
-    /// A handle to the same connection whose writes into streams, and deletions from them, fail with
-    /// [`NatsError::Withheld`] while `fence` says no. Reads, replies and consumers are not fenced.
+    /// A handle to the same connection whose writes into streams, and deletions from them, fail
+    /// with [`NatsError::Withheld`] while `fence` says no. Reads, replies and consumers are not
+    /// fenced.
     #[must_use]
     pub fn fenced(&self, fence: Fence) -> Self {
         Self { inner: Arc::clone(&self.inner), fence: Some(fence) }
@@ -361,8 +364,8 @@ impl Connection {
         &self.inner.creds
     }
 
-    /// The prefix under which the API of `stream` is served: the broker's own, unless the credential
-    /// says that the stream stands in another account.
+    /// The prefix under which the API of `stream` is served: the broker's own, unless the
+    /// credential says that the stream stands in another account.
     pub(crate) fn api_of(&self, stream: &str) -> &str {
         let elsewhere = self.inner.elsewhere.iter().find(|(other, _)| other == stream);
         elsewhere.map_or(API, |(_, prefix)| prefix)
@@ -472,8 +475,8 @@ fn present(
 
 fn redial_delay(hub: &Hub, attempts: usize) -> Duration {
     if hub.is_abandoned() {
-        // The client redials for as long as it has no limit of attempts, also when every handle is gone,
-        // and offers no other way to end it than to unwind its task.
+        // The client redials for as long as it has no limit of attempts, also when every handle is
+        // gone, and offers no other way to end it than to unwind its task.
         std::panic::resume_unwind(Box::new("the connection was closed while it redialled"));
     }
     if attempts <= 1 {

@@ -1,7 +1,8 @@
-//! User credentials: the two blocks of a `.creds` file, and where a connection gets the current ones.
+//! User credentials: the two blocks of a `.creds` file, and where a connection gets the current
+//! ones.
 //!
-//! Invariant: a connection asks its [`CredsSource`] at every (re)connect and never keeps a JWT of its
-//! own, so replacing the creds and reconnecting is the whole of a renewal.
+//! Invariant: a connection asks its [`CredsSource`] at every (re)connect and never keeps a JWT of
+//! its own, so replacing the creds and reconnecting is the whole of a renewal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ pub enum CredsError {
     Source(String),
 }
 
-/// What this crate reads of a user JWT. Nothing here is verified: only the broker judges a signature.
+/// What this crate reads of a user JWT. Nothing here is verified: only the broker judges a
+/// signature.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Claims {
     /// The user's nkey.

@@ -1,7 +1,7 @@
 //! The one place where a broker's answer becomes a typed error.
 //!
-//! Invariant: *denied*, *conflict*, *absent*, *timeout*, *no responders* and *refused* never blur into
-//! each other, and whatever the broker refused for its own reasons is quoted as it gave it.
+//! Invariant: *denied*, *conflict*, *absent*, *timeout*, *no responders* and *refused* never blur
+//! into each other, and whatever the broker refused for its own reasons is quoted as it gave it.
 
 use std::fmt;
 use std::time::Duration;
@@ -66,7 +66,8 @@ pub enum NatsError {
         /// On which subject.
         subject: String,
     },
-    /// A compare-and-set lost: the stored revision is not the expected one, or the thing exists already.
+    /// A compare-and-set lost: the stored revision is not the expected one, or the thing exists
+    /// already.
     #[error("conflict on {what}: {description} (error {err_code})")]
     Conflict {
         /// What was written.

@@ -1,7 +1,7 @@
 //! What happens to a connection, as events, as a state, and as a stream of denials.
 //!
-//! Invariant: the client's event callback only enqueues here, so it never holds the client up and the
-//! client's own small event channel does not overflow.
+//! Invariant: the client's event callback only enqueues here, so it never holds the client up and
+//! the client's own small event channel does not overflow.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +13,8 @@ use crate::error::{Denial, Operation};
 /// Enough for the bursts of one lane; a reader that lags learns that it lagged.
 const EVENT_CAPACITY: usize = 256;
 /// As many messages as a writer has in flight, and so as many denials as may come before a listener
-/// runs. The slots are made with the connection, whether anything is ever denied or not: four times as
-/// many weighed a MiB in each idle lane of a host.
+/// runs. The slots are made with the connection, whether anything is ever denied or not: four times
+/// as many weighed a MiB in each idle lane of a host.
 const DENIAL_CAPACITY: usize = 1_024;
 
 /// Something that happened to the connection.
@@ -59,7 +59,8 @@ pub enum Phase {
     Closed,
 }
 
-/// The state that a watcher sees. `drops` tells two connected states apart that a fast redial separates.
+/// The state that a watcher sees. `drops` tells two connected states apart that a fast redial
+/// separates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnState {
     /// Where the connection stands.

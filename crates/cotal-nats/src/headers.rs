@@ -6,7 +6,8 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue};
 pub const MSG_ID: &str = "Nats-Msg-Id";
 /// Compare-and-set against the subject's last sequence.
 pub const EXPECTED_LAST_SUBJECT_SEQ: &str = "Nats-Expected-Last-Subject-Sequence";
-/// Of which subjects [`EXPECTED_LAST_SUBJECT_SEQ`] speaks, when it is more than that of the message.
+/// Of which subjects [`EXPECTED_LAST_SUBJECT_SEQ`] speaks, when it is more than that of the
+/// message.
 pub const EXPECTED_LAST_SUBJECT_SEQ_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// The stream a publish must land in.
 pub const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
@@ -49,8 +50,8 @@ pub(crate) fn parse_block(block: &[u8]) -> Option<HeaderMap> {
         let Some((name, value)) = line.split_once(':') else {
             continue;
         };
-        // The broker stores whatever bytes a publisher sent; a value with a bare carriage return is one
-        // that the map panics on.
+        // The broker stores whatever bytes a publisher sent; a value with a bare carriage return is
+        // one that the map panics on.
         if let (Ok(name), Ok(value)) = (name.trim().parse::<HeaderName>(), value.trim().parse()) {
             map.append::<_, HeaderValue>(name, value);
         }

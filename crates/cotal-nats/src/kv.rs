@@ -197,8 +197,8 @@ impl Bucket {
         self.write(key, Bytes::new(), revision, &[(headers::KV_OPERATION, "DEL")]).await
     }
 
-    /// Removes all revisions of `key` but a marker, only over `revision` when given. The bucket must
-    /// allow rollup headers.
+    /// Removes all revisions of `key` but a marker, only over `revision` when given. The bucket
+    /// must allow rollup headers.
     pub async fn purge(&self, key: &str, revision: Option<u64>) -> Result<u64, NatsError> {
         let marks = [(headers::KV_OPERATION, "PURGE"), (headers::ROLLUP, "sub")];
         self.write(key, Bytes::new(), revision, &marks).await
@@ -237,8 +237,8 @@ impl Bucket {
         }
     }
 
-    /// The freshness barrier: the revision of the first row after `applied`, leader-served. `None` says
-    /// that whoever has applied `applied` is current as of the moment this was asked.
+    /// The freshness barrier: the revision of the first row after `applied`, leader-served. `None`
+    /// says that whoever has applied `applied` is current as of the moment this was asked.
     pub async fn next_after(&self, applied: u64) -> Result<Option<u64>, NatsError> {
         let subject = format!("{}>", self.prefix);
         let next = Get::NextBySubject { seq: applied + 1, subject: &subject };

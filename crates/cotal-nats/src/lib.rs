@@ -5,13 +5,14 @@
 //! ([`NatsError`]): denied, conflict, absent, timeout, no responders, refused (quoted).
 //!
 //! - [`Connection`]: connect, reconnect, events, requests that a denial cannot stall.
-//! - [`js`]: JetStream API calls on visible subjects, so that a permission table can be read off the code.
+//! - [`js`]: JetStream API calls on visible subjects, so that a permission table can be read off
+//!   the code.
 //! - [`Writer`]: confirmed writes into one stream, many in flight, in order.
 //! - [`PullConsumer`] and [`Delivery`]: overlapping pulls with an owned ackable message.
 //! - [`Bucket`] and [`Watch`]: compare-and-set rows and a watch that notices when it is stale.
 //!
-//! Payloads are slices of the client's read buffer: whoever keeps one for long copies it, or it keeps
-//! its neighbours alive.
+//! Payloads are slices of the client's read buffer: whoever keeps one for long copies it, or it
+//! keeps its neighbours alive.
 
 mod connection;
 mod creds;

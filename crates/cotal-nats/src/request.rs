@@ -1,7 +1,8 @@
 //! Core messaging: publish, request, request-many and subscribe.
 //!
-//! Invariant: nothing that the broker denies is waited for. A denied operation gets no reply, so every
-//! wait is raced against the denials of exactly its subject, and against the loss of the connection.
+//! Invariant: nothing that the broker denies is waited for. A denied operation gets no reply, so
+//! every wait is raced against the denials of exactly its subject, and against the loss of the
+//! connection.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use tokio::time::{Instant, timeout};
 use crate::connection::{Connection, PROBE_SUBJECT};
 use crate::error::{Denial, NatsError, Operation};
 
-/// The client hands events over in a task of its own, so a denial may be seen just after a later reply.
+/// The client hands events over in a task of its own, so a denial may be seen just after a later
+/// reply.
 const DENIAL_GRACE: Duration = Duration::from_millis(5);
 
 impl Connection {
@@ -116,8 +118,9 @@ impl Connection {
         })
     }
 
-    /// Asks once and collects several replies: until `enough` says so of the latest, or until `within`
-    /// is over, which is no error: whoever asks many judges for himself whether all answered.
+    /// Asks once and collects several replies: until `enough` says so of the latest, or until
+    /// `within` is over, which is no error: whoever asks many judges for himself whether all
+    /// answered.
     pub async fn request_many(
         &self,
         subject: impl Into<Subject>,
@@ -181,7 +184,8 @@ impl Connection {
         Ok(Subscription { subject, inner, denials, denials_open: true })
     }
 
-    /// Returns once the broker has processed everything sent before. Any answer will do, a refusal too.
+    /// Returns once the broker has processed everything sent before. Any answer will do, a refusal
+    /// too.
     pub async fn round_trip(&self) -> Result<(), NatsError> {
         match self.request(PROBE_SUBJECT, None, Bytes::new(), None).await {
             Ok(_) | Err(NatsError::NoResponders { .. } | NatsError::Denied { .. }) => Ok(()),
@@ -189,7 +193,8 @@ impl Connection {
         }
     }
 
-    /// A subscription to an own inbox, which every credential holds, so that nothing need be proven.
+    /// A subscription to an own inbox, which every credential holds, so that nothing need be
+    /// proven.
     pub(crate) async fn raw_subscribe(
         &self,
         subject: String,
@@ -201,7 +206,8 @@ impl Connection {
     }
 }
 
-/// A proven subscription. A later denial, after a reconnect with fewer permissions, ends it visibly.
+/// A proven subscription. A later denial, after a reconnect with fewer permissions, ends it
+/// visibly.
 #[derive(Debug)]
 pub struct Subscription {
     subject: Subject,
@@ -216,6 +222,10 @@ impl Subscription {
         &self.subject
     }
 
+    fn is_refused_by(&self, denial: &Denial) -> bool {
+        is_subscribe(denial) && self.subject.as_str() == denial.subject
+    }
+
     /// The next message; an error ends the subscription. Cancel-safe.
     pub async fn next(&mut self) -> Result<Message, NatsError> {
         loop {
@@ -223,7 +233,7 @@ impl Subscription {
                 biased;
                 message = self.inner.next() => return message.ok_or(NatsError::Closed),
                 denial = self.denials.recv(), if self.denials_open => match denial {
-                    Ok(denial) if is_subscribe(&denial) && self.subject.as_str() == denial.subject => {
+                    Ok(denial) if self.is_refused_by(&denial) => {
                         return Err(NatsError::denied(denial));
                     }
                     Ok(_) | Err(RecvError::Lagged(_)) => {}

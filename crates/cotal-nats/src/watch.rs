@@ -1,8 +1,9 @@
 //! A watch over a bucket that knows when it is stale.
 //!
-//! It is a named ephemeral consumer that is pulled from. Invariant: every row that is handed out follows
-//! the one before without a gap in the consumer's own count; a gap, a missing heartbeat or a vanished
-//! consumer makes the watch begin anew right after the last row it handed out, and say so.
+//! It is a named ephemeral consumer that is pulled from. Invariant: every row that is handed out
+//! follows the one before without a gap in the consumer's own count; a gap, a missing heartbeat or
+//! a vanished consumer makes the watch begin anew right after the last row it handed out, and say
+//! so.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub struct WatchOptions {
     pub filter: String,
     /// Whether the consumer is created with the filter as the subject's tail.
     pub filter_in_subject: bool,
-    /// Whether the first scan tells every revision that the bucket holds, oldest first, and not only
-    /// the newest of each key.
+    /// Whether the first scan tells every revision that the bucket holds, oldest first, and not
+    /// only the newest of each key.
     pub history: bool,
     /// Pull settings; the heartbeat bounds how long a stalled watch goes unnoticed.
     pub pull: PullOptions,
@@ -96,8 +97,8 @@ pub enum WatchEvent {
     InitialDone,
     /// The watch had to begin anew. Until the next `InitialDone` what it told may be stale.
     Reset {
-        /// The bucket itself is another one now: everything is told again from the start, and what is
-        /// not told again no longer exists.
+        /// The bucket itself is another one now: everything is told again from the start, and what
+        /// is not told again no longer exists.
         bucket_recreated: bool,
     },
 }
@@ -152,8 +153,8 @@ impl Watch {
         self.applied
     }
 
-    /// The next event. An error is final: the credential lacks a permission, the bucket is gone, or the
-    /// connection is closed. Everything else is repaired and told as [`WatchEvent::Reset`].
+    /// The next event. An error is final: the credential lacks a permission, the bucket is gone, or
+    /// the connection is closed. Everything else is repaired and told as [`WatchEvent::Reset`].
     pub async fn next(&mut self) -> Result<WatchEvent, NatsError> {
         loop {
             if self.initial == Initial::Due {
@@ -210,8 +211,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Begins anew until it succeeds. Cancel-safe: every step leaves the watch without a consumer or
-    /// with a working one.
+    /// Begins anew until it succeeds. Cancel-safe: every step leaves the watch without a consumer
+    /// or with a working one.
     async fn restart(&mut self) -> Result<WatchEvent, NatsError> {
         loop {
             match self.try_restart().await {
@@ -237,8 +238,8 @@ impl Watch {
         Ok(WatchEvent::Reset { bucket_recreated })
     }
 
-    /// Drops the current consumer; the broker forgets it after its inactivity threshold, or at once when
-    /// the credential may delete it.
+    /// Drops the current consumer; the broker forgets it after its inactivity threshold, or at once
+    /// when the credential may delete it.
     async fn leave(&mut self) {
         let Some(mut pull) = self.pull.take() else {
             return;

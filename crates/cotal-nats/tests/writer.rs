@@ -211,7 +211,8 @@ async fn a_crash_in_the_middle_loses_nothing_that_was_confirmed_and_confirms_all
         let mut sorted = stored.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..40_000).collect::<Vec<_>>(), "{engine:?}: each exactly once");
-        // What the client itself had queued when the connection broke may overtake what is sent again.
+        // What the client itself had queued when the connection broke may overtake what is sent
+        // again.
         let early = stored.iter().enumerate().map(|(place, n)| n.saturating_sub(place)).max();
         assert!(early < Some(256), "{engine:?}: {early:?} places before its turn");
     }
@@ -311,8 +312,8 @@ async fn what_may_not_be_written_any_more_is_withheld() {
     }
 }
 
-/// A process that is paused while a burst goes out finds its lease gone when it wakes up: the rest of the
-/// burst stays.
+/// A process that is paused while a burst goes out finds its lease gone when it wakes up: the rest
+/// of the burst stays.
 #[tokio::test]
 async fn a_burst_ends_where_it_may_not_be_written_any_more() {
     for engine in ENGINES {

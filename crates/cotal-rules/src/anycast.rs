@@ -35,9 +35,9 @@ pub struct Record {
     pub revision: u64,
 }
 
-/// What was read, from the leaders, for one decision. The creation time is read before and after the
-/// request; when the two differ, everything is read anew, so that no request of one incarnation is
-/// taken for one of another.
+/// What was read, from the leaders, for one decision. The creation time is read before and after
+/// the request; when the two differ, everything is read anew, so that no request of one incarnation
+/// is taken for one of another.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// The request's sequence.
@@ -116,8 +116,9 @@ pub struct Notice {
     pub holder: Principal,
 }
 
-/// The notice that a row owes its sender, if it does. `before` is the row that it replaced, from the
-/// bucket's history; none is replaced before its own notice is marked, so it is the one just before.
+/// The notice that a row owes its sender, if it does. `before` is the row that it replaced, from
+/// the bucket's history; none is replaced before its own notice is marked, so it is the one just
+/// before.
 #[must_use]
 pub fn owed(row: &RequestRow, before: Option<&RequestRow>) -> Option<Notice> {
     if row.notified || row.state != RequestState::Taken {
@@ -169,8 +170,8 @@ pub enum TakeStep {
     Settle,
     /// It is recorded already; answer as the first time.
     Taken,
-    /// Its holder has finished it, and crashed before it left the queue: read TASK's creation time once
-    /// more; unchanged, delete the request; then refuse.
+    /// Its holder has finished it, and crashed before it left the queue: read TASK's creation time
+    /// once more; unchanged, delete the request; then refuse.
     Finished,
     /// Refuse.
     Refused(TakeRefusal),
@@ -247,7 +248,8 @@ pub enum FinishStep {
     Refused(TakeRefusal),
 }
 
-/// Decides a result: only the holder of the newest take may say what came of it, and a final word stands.
+/// Decides a result: only the holder of the newest take may say what came of it, and a final word
+/// stands.
 #[must_use]
 pub fn finish(seen: Seen<'_>, finish: Finish<'_>) -> FinishStep {
     if !same(finish.created, seen.created) {
@@ -367,8 +369,8 @@ pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
 pub enum SweepStep {
     /// Send what the row owes, then mark it.
     Notify,
-    /// A crash came between a cancelled or finished row and the removal: read TASK's creation time once more;
-    /// unchanged, delete the request.
+    /// A crash came between a cancelled or finished row and the removal: read TASK's creation time
+    /// once more; unchanged, delete the request.
     Delete,
     /// Write the row, which notes that the request has left the queue.
     Write(RecordWrite),

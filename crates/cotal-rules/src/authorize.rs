@@ -5,11 +5,11 @@
 //!
 //! **Rejoin.** A row states only its newest interval, so a copy of an earlier generation that the
 //! current interval does not hold is judged by the interval of its own generation, which is closed
-//! for ever: inside it the post is still surfaced, after its leave cursor lies the gap that a rejoin
-//! does not deliver (RDR-10). The directory remembers earlier intervals as it watches rows change,
-//! and takes them from the bucket's history after a restart. An interval that neither knows is not
-//! guessed: the copy is denied as [`DenyReason::EarlierGeneration`], because a read boundary that
-//! leaks is worse than a copy that is reported as denied.
+//! for ever: inside it the post is still surfaced, after its leave cursor lies the gap that a
+//! rejoin does not deliver (RDR-10). The directory remembers earlier intervals as it watches rows
+//! change, and takes them from the bucket's history after a restart. An interval that neither knows
+//! is not guessed: the copy is denied as [`DenyReason::EarlierGeneration`], because a read boundary
+//! that leaks is worse than a copy that is reported as denied.
 
 use cotal_wire::envelope::Reason;
 use cotal_wire::{Channel, Lifecycle};

@@ -1,8 +1,8 @@
 //! When an unanswered request to the daemon is asked again (ADM-4, INV-6).
 //!
-//! The first retry goes at once, later ones start at most a second apart, and the gap shrinks as the
-//! wait runs out, so that a daemon that binds in its last seconds is still asked. Nothing is sent
-//! after the end, and an attempt under way is cut off there.
+//! The first retry goes at once, later ones start at most a second apart, and the gap shrinks as
+//! the wait runs out, so that a daemon that binds in its last seconds is still asked. Nothing is
+//! sent after the end, and an attempt under way is cut off there.
 
 /// Longest gap between the starts of two attempts, in milliseconds.
 const LONGEST_GAP_MS: i64 = 1_000;

@@ -1,10 +1,10 @@
 //! The manager's credential family: who holds what an earlier run was issued, and how a restart
 //! proves them gone (ADM-6, ADM-7).
 //!
-//! Invariant: a holder is in the ledger before its credential exists, and leaves it only when it was
-//! verified gone. What was verified stays verified for the length of one sweep, because nothing is
-//! issued while the gate is frozen and every key is revoked before the first eviction; so a sweep
-//! that was cut goes on where it stopped.
+//! Invariant: a holder is in the ledger before its credential exists, and leaves it only when it
+//! was verified gone. What was verified stays verified for the length of one sweep, because nothing
+//! is issued while the gate is frozen and every key is revoked before the first eviction; so a
+//! sweep that was cut goes on where it stopped.
 
 use cotal_wire::control::Eviction;
 use cotal_wire::limits::MAX_EVICT;

@@ -158,8 +158,8 @@ impl Lifecycle {
         self.orders(levels, verdict)
     }
 
-    /// Where the end begins. Without the lease nothing may be finished, and without a broker nothing
-    /// can be.
+    /// Where the end begins. Without the lease nothing may be finished, and without a broker
+    /// nothing can be.
     fn leave(&self, cause: Cause, now: i64) -> Phase {
         match (cause, self.phase) {
             (Cause::Lease, _) => Phase::Over,

@@ -78,7 +78,8 @@ impl Misses {
             }
         }
         let open = found.open.then(|| found.episodes.back().map(|newest| newest.id)).flatten();
-        // An episode that goes on is kept when all of it is told, so that what follows is merged into it.
+        // An episode that goes on is kept when all of it is told, so that what follows is merged
+        // into it.
         found.episodes.retain(|episode| episode.missed > 0 || Some(episode.id) == open);
         found.episodes.iter().filter(|episode| episode.missed > 0).cloned().collect()
     }

@@ -1,9 +1,9 @@
 //! Unread copies that a store's cap evicts: counted, and told once per member and episode.
 //!
-//! A store keeps [`PER_SUBJECT`] messages a member and drops the oldest. That is a miss only when the
-//! member has not read it, which the broker never says: it is inferred from how much was unread at
-//! the last check, how much was stored since and how much was acked since. What is stored and not
-//! acked, and does not fit, is lost.
+//! A store keeps [`PER_SUBJECT`] messages a member and drops the oldest. That is a miss only when
+//! the member has not read it, which the broker never says: it is inferred from how much was unread
+//! at the last check, how much was stored since and how much was acked since. What is stored and
+//! not acked, and does not fit, is lost.
 //!
 //! The count of a member that stands where it stood at the last check is exact: it has read
 //! nothing. The broker's own count swings below the cap while it stores one copy and evicts

@@ -81,7 +81,10 @@ mod tests {
         /// Whatever a row said: afterwards every new post is inside exactly when it is open.
         #[test]
         fn a_corrected_row_holds_new_posts_exactly_when_it_is_open(
-            join in 0_u64..50, length in proptest::option::of(0_u64..50), last in 0_u64..50, new in 1_u64..20,
+            join in 0_u64..50,
+            length in proptest::option::of(0_u64..50),
+            last in 0_u64..50,
+            new in 1_u64..20,
         ) {
             let row = held(join, length.map(|length| join + length));
             let row = member_row(&row, last).unwrap_or(row);

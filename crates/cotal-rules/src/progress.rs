@@ -1,18 +1,19 @@
-//! How far a consumer's reader has provably come: the sequence up to which every message of the stream
-//! has been dealt with.
+//! How far a consumer's reader has provably come: the sequence up to which every message of the
+//! stream has been dealt with.
 //!
-//! The highest settled sequence proves nothing: a message below it may still be with a process that died
-//! or is paused, or lost with a connection. Two things prove something:
+//! The highest settled sequence proves nothing: a message below it may still be with a process that
+//! died or is paused, or lost with a connection. Two things prove something:
 //! - The broker's **ack floor**: everything up to it is acknowledged.
-//! - The broker **numbers** a consumer's deliveries without a gap. While the numbers that arrive here
-//!   follow on each other, every first delivery since the start came here, in the order of the stream;
-//!   so whatever is at or below the highest one and not *open* here has been dealt with.
+//! - The broker **numbers** a consumer's deliveries without a gap. While the numbers that arrive
+//!   here follow on each other, every first delivery since the start came here, in the order of the
+//!   stream; so whatever is at or below the highest one and not *open* here has been dealt with.
 //!
-//! What was delivered before the start, and what a gap in the numbers hides, went somewhere else. Up to
-//! the last of those, progress stands still at the ack floor until the floor has passed them all.
+//! What was delivered before the start, and what a gap in the numbers hides, went somewhere else.
+//! Up to the last of those, progress stands still at the ack floor until the floor has passed them
+//! all.
 //!
-//! Invariant: [`Progress::done`] never falls, and nothing at or below it is undelivered, or delivered and
-//! not yet dealt with, by anybody.
+//! Invariant: [`Progress::done`] never falls, and nothing at or below it is undelivered, or
+//! delivered and not yet dealt with, by anybody.
 
 use std::collections::BTreeSet;
 
@@ -58,8 +59,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins with what others did before; `last` is the stream's last sequence as it was read before
-    /// the look was asked for.
+    /// Begins with what others did before; `last` is the stream's last sequence as it was read
+    /// before the look was asked for.
     #[must_use]
     pub fn start(look: ConsumerLook, last: u64) -> Self {
         let mut progress = Self {
@@ -82,7 +83,8 @@ impl Progress {
         self.advance();
     }
 
-    /// A delivery has arrived: its number and its sequence. They must be told in the order of arrival.
+    /// A delivery has arrived: its number and its sequence. They must be told in the order of
+    /// arrival.
     pub fn arrived(&mut self, number: u64, seq: u64) {
         if number != self.number + 1 {
             self.gaps += 1;

@@ -1,5 +1,5 @@
-//! When the sender of posts that can never be delivered is told: once an episode, so that neither a broken
-//! client nor a hostile one makes the daemon write a message for each post.
+//! When the sender of posts that can never be delivered is told: once an episode, so that neither a
+//! broken client nor a hostile one makes the daemon write a message for each post.
 
 use cotal_wire::Principal;
 use hashbrown::HashMap;

@@ -1,5 +1,5 @@
-//! Renewal of a credential without restart (CRD-2, CRD-5): when it is due, and which candidate may be
-//! proved at all.
+//! Renewal of a credential without restart (CRD-2, CRD-5): when it is due, and which candidate may
+//! be proved at all.
 
 use cotal_wire::accounts::inhabited;
 use cotal_wire::creds::Creds;

@@ -1,8 +1,8 @@
 //! When the host opens a lane again that has ended (HST-3, STB-1).
 //!
-//! A held lease is no fault: the lane waits for its row, and asks again at a fixed interval. Everything
-//! else backs off, because the next attempt meets the same broker; an invalid credential from the start
-//! more slowly, because only a person or a renewal mends it.
+//! A held lease is no fault: the lane waits for its row, and asks again at a fixed interval.
+//! Everything else backs off, because the next attempt meets the same broker; an invalid credential
+//! from the start more slowly, because only a person or a renewal mends it.
 
 /// Between two questions after a held lease, in milliseconds (STB-1).
 pub const HELD_RETRY_MS: i64 = 5_000;
@@ -12,8 +12,8 @@ const FAULT_FIRST_MS: i64 = 500;
 const REFUSED_FIRST_MS: i64 = 2_000;
 /// The longest delay, in milliseconds: what was mended is noticed within half a minute.
 const LONGEST_MS: i64 = 30_000;
-/// A lane that served for this long, in milliseconds, has recovered: its next end backs off from the
-/// start. One that ends sooner each time must not be opened in a loop.
+/// A lane that served for this long, in milliseconds, has recovered: its next end backs off from
+/// the start. One that ends sooner each time must not be opened in a loop.
 const RECOVERED_MS: i64 = 30_000;
 
 /// Why a lane is closed.
@@ -49,8 +49,8 @@ pub struct ReopenPolicy {
 }
 
 impl ReopenPolicy {
-    /// The lane ended for `cause` after it had served for `served_ms`; `random` spreads the retries of
-    /// lanes that ended together.
+    /// The lane ended for `cause` after it had served for `served_ms`; `random` spreads the retries
+    /// of lanes that ended together.
     pub fn ended(&mut self, cause: Cause, served_ms: i64, random: u64) -> Reopen {
         if cause == Cause::Held || served_ms >= RECOVERED_MS {
             self.failures = 0;

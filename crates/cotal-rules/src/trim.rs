@@ -1,10 +1,11 @@
 //! What may go from CHAT: posts that are routed, beyond those that each sender's channel keeps.
 //!
-//! CHAT keeps far more posts per subject than a reader of history is shown, so that a burst, or a daemon
-//! that is away, loses none before it is routed. Behind the fan-out writer the surplus is purged.
+//! CHAT keeps far more posts per subject than a reader of history is shown, so that a burst, or a
+//! daemon that is away, loses none before it is routed. Behind the fan-out writer the surplus is
+//! purged.
 //!
-//! Invariant: a purge takes nothing that is not settled, and leaves at least [`PER_SUBJECT`] posts of its
-//! subject.
+//! Invariant: a purge takes nothing that is not settled, and leaves at least [`PER_SUBJECT`] posts
+//! of its subject.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,12 @@
-//! Posts that CHAT lost before they were routed: found by their sequences, and told once an episode.
+//! Posts that CHAT lost before they were routed: found by their sequences, and told once an
+//! episode.
 //!
-//! CHAT numbers its posts without a gap and keeps all of them below its cap per subject. So a sequence
-//! that the fan-out consumer has passed, and that never came here, was taken from CHAT: by the cap, when a
-//! subject is full and holds nothing as old; otherwise by hand.
+//! CHAT numbers its posts without a gap and keeps all of them below its cap per subject. So a
+//! sequence that the fan-out consumer has passed, and that never came here, was taken from CHAT: by
+//! the cap, when a subject is full and holds nothing as old; otherwise by hand.
 //!
-//! What a predecessor was given and did not settle by the start is *doubtful*: it may have settled some of
-//! it out of order, which the broker does not say.
+//! What a predecessor was given and did not settle by the start is *doubtful*: it may have settled
+//! some of it out of order, which the broker does not say.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -50,8 +51,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Begins where the consumer stands: everything up to `floor` is settled, and `delivered` was the
-    /// last that a predecessor was given.
+    /// Begins where the consumer stands: everything up to `floor` is settled, and `delivered` was
+    /// the last that a predecessor was given.
     #[must_use]
     pub fn start(floor: u64, delivered: u64) -> Self {
         let mut absent = BTreeMap::new();
@@ -136,8 +137,8 @@ pub struct Miss {
     pub at_most: u64,
 }
 
-/// Whose the lost posts are. A post is of a full subject that holds nothing as old; where several do, it
-/// counts for each as a possibility.
+/// Whose the lost posts are. A post is of a full subject that holds nothing as old; where several
+/// do, it counts for each as a possibility.
 #[must_use]
 pub fn attribute(lost: &Lost, full: &[FullSubject]) -> Vec<Miss> {
     let mut oldest: Vec<u64> = full.iter().map(|subject| subject.oldest).collect();
@@ -154,7 +155,8 @@ pub fn attribute(lost: &Lost, full: &[FullSubject]) -> Vec<Miss> {
         let of = Some((subject.sender.clone(), subject.channel.clone()));
         misses.extend(miss(of, certain.count, &[possible, doubtful]));
     }
-    // No full subject explains what is newer than all of their oldest. A doubtful one there was routed.
+    // No full subject explains what is newer than all of their oldest. A doubtful one there was
+    // routed.
     let unexplained = within(&lost.certain, newest, u64::MAX);
     misses.extend(miss(None, unexplained.count, &[unexplained]));
     misses

@@ -2,8 +2,8 @@
 //!
 //! A disconnect starts a clock, a reconnect stops it. The time that this process itself was stalled
 //! is not the broker's fault and is taken off; a backstop on the wall clock holds whatever was
-//! stalled. An expired credential is another matter: the broker is there, so the clock does not run,
-//! and only a renewal that was proved against the broker ends that state.
+//! stalled. An expired credential is another matter: the broker is there, so the clock does not
+//! run, and only a renewal that was proved against the broker ends that state.
 
 /// How long the broker may be away, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,8 +115,8 @@ impl Watchdog {
         self.judge(now)
     }
 
-    /// The connection is away because the broker ended it, so only from here on does its absence say
-    /// anything about the broker.
+    /// The connection is away because the broker ended it, so only from here on does its absence
+    /// say anything about the broker.
     fn renewed(&mut self, now: i64) {
         if self.expired_at.take().is_some()
             && let Some(away) = &mut self.away
@@ -125,8 +125,9 @@ impl Watchdog {
         }
     }
 
-    /// What passed since the last look, beyond what two regular ones are apart, is time in which this process did
-    /// not run. A change is a look too, so what waited behind a stall is not blamed.
+    /// What passed since the last look, beyond what two regular ones are apart, is time in which
+    /// this process did not run. A change is a look too, so what waited behind a stall is not
+    /// blamed.
     fn meter(&mut self, now: i64) {
         let stalled = (now - self.last_look - 2 * self.tick_ms()).max(0);
         self.last_look = now;

@@ -56,8 +56,8 @@ impl DaemonProcess {
         Self::spawn(command)
     }
 
-    /// Starts `cotal deliver --spaces`: a host of the spaces of `manifest`, on the root `dir`, with `more`
-    /// arguments and `env` added.
+    /// Starts `cotal deliver --spaces`: a host of the spaces of `manifest`, on the root `dir`, with
+    /// `more` arguments and `env` added.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -137,8 +137,9 @@ impl DaemonProcess {
         self.child.id().expect("a running daemon")
     }
 
-    /// Sends a signal, and waits for the stop that SIGSTOP asks for: on a busy machine some threads run
-    /// on for a while after the signal is sent, and what reaches the daemon then is still served.
+    /// Sends a signal, and waits for the stop that SIGSTOP asks for: on a busy machine some threads
+    /// run on for a while after the signal is sent, and what reaches the daemon then is still
+    /// served.
     ///
     /// # Panics
     /// When it has ended.

@@ -243,7 +243,8 @@ impl Mesh {
         store.get(&key).expect("the store").expect("the credential").expose().to_owned()
     }
 
-    /// Provisions a workflow endpoint, as `cotal timer creds` does, and gives its credential's text.
+    /// Provisions a workflow endpoint, as `cotal timer creds` does, and gives its credential's
+    /// text.
     ///
     /// # Panics
     /// When it cannot be provisioned.
@@ -350,8 +351,8 @@ impl Mesh {
         self.connect(&self.creds(Profile::Operator)).await
     }
 
-    /// A connection that may do all in the account where the space's streams are, for what no profile
-    /// may: tampering and looking into stores.
+    /// A connection that may do all in the account where the space's streams are, for what no
+    /// profile may: tampering and looking into stores.
     pub async fn god(&self) -> Connection {
         self.all_of(Account::Durable).await
     }

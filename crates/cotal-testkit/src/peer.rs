@@ -88,8 +88,8 @@ impl Peer {
             .expect("a stored post")
     }
 
-    /// Posts `<prefix>0`, `<prefix>1`, … without waiting for each: one connection keeps their order,
-    /// so that the last being stored proves them all.
+    /// Posts `<prefix>0`, `<prefix>1`, … without waiting for each: one connection keeps their
+    /// order, so that the last being stored proves them all.
     ///
     /// # Panics
     /// When the broker does not store the last.

@@ -130,8 +130,8 @@ impl Proxy {
         published(record.as_deref().expect("a record"))
     }
 
-    /// Waits until what is held back of the server's answers contains `text`. When the line heals, it
-    /// reaches the client at once with all that was held before it.
+    /// Waits until what is held back of the server's answers contains `text`. When the line heals,
+    /// it reaches the client at once with all that was held before it.
     ///
     /// # Panics
     /// Never: the proxy holds the other end itself.

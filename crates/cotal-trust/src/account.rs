@@ -127,8 +127,8 @@ impl SpaceAccount {
         }
     }
 
-    /// What signs the users of the durable account: the daemon's and the manager's, and in a space of
-    /// one account everybody's.
+    /// What signs the users of the durable account: the daemon's and the manager's, and in a space
+    /// of one account everybody's.
     #[must_use]
     pub fn keys(&self) -> &AccountKeys {
         self.keys_of(Account::Durable)

@@ -135,7 +135,8 @@ fn kind(crossing: Crossing) -> &'static str {
     }
 }
 
-/// In a renaming each `*` is named by its place, `$1` the first; a `>` at the end stands for itself.
+/// In a renaming each `*` is named by its place, `$1` the first; a `>` at the end stands for
+/// itself.
 fn renaming(local: &str) -> String {
     let mut place = 0;
     let token = |token: &str| {

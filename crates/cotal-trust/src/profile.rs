@@ -8,8 +8,9 @@ use crate::account::{AccountKeys, SpaceAccount};
 use crate::error::MintError;
 use crate::user::{Minted, UserKey, UserSpec, mint_user};
 
-/// Mints a user of the account of a space that its profile lives in. It expires at `expires_at` (Unix seconds, `None` for
-/// never); `Profile::lifetime` says how long a profile's credentials live.
+/// Mints a user of the account of a space that its profile lives in. It expires at `expires_at`
+/// (Unix seconds, `None` for never); `Profile::lifetime` says how long a profile's credentials
+/// live.
 ///
 /// # Errors
 /// As [`mint_user`].
@@ -81,8 +82,8 @@ pub fn mint_one_use(
     mint_system(system, key, profile, Some(space), (issued_at, life), None)
 }
 
-/// The same for one of a pair that is rotated together: both carry the tag `rotation:<id>`, so that a
-/// rotation that was cut in the middle is seen (EVC-1).
+/// The same for one of a pair that is rotated together: both carry the tag `rotation:<id>`, so that
+/// a rotation that was cut in the middle is seen (EVC-1).
 ///
 /// # Errors
 /// As [`mint_user`].

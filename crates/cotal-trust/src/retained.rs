@@ -1,5 +1,5 @@
-//! The system account's seed on a root that does not hold the operator's: a trusted delivery host that
-//! kicks (EVC-5).
+//! The system account's seed on a root that does not hold the operator's: a trusted delivery host
+//! that kicks (EVC-5).
 
 use cotal_workspace::Root;
 use cotal_workspace::files::{self, Privacy};
@@ -19,8 +19,8 @@ pub fn retained_system(root: &Root) -> Result<Option<AccountKeys>, TrustError> {
     AccountKeys::from_seed(SYSTEM_NAME, &file.seed).map(Some).map_err(malformed(&path))
 }
 
-/// Lets `host` retain the system account's seed of `from`. It signs users of the system account, whose
-/// kicks reach every account of the broker: only for a trusted delivery host.
+/// Lets `host` retain the system account's seed of `from`. It signs users of the system account,
+/// whose kicks reach every account of the broker: only for a trusted delivery host.
 ///
 /// # Errors
 /// When `from` has none, or it cannot be written.

@@ -13,8 +13,8 @@ use crate::claims;
 use crate::error::{MintError, TrustError};
 use crate::trust::malformed;
 
-/// The file. Its own fields are those of the durable account, which in a space of one account is the
-/// only one: so a space that is moved to three keeps the account that its streams stand in.
+/// The file. Its own fields are those of the durable account, which in a space of one account is
+/// the only one: so a space that is moved to three keeps the account that its streams stand in.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct AccountFile {

@@ -220,9 +220,9 @@ impl Trust {
         Ok(accounts)
     }
 
-    /// Refuses every JWT of each user of one of the space's accounts issued at or before its instant,
-    /// and returns the accounts, of which that one's JWT is now to be pushed to the broker. Repeating
-    /// it changes nothing.
+    /// Refuses every JWT of each user of one of the space's accounts issued at or before its
+    /// instant, and returns the accounts, of which that one's JWT is now to be pushed to the
+    /// broker. Repeating it changes nothing.
     ///
     /// # Errors
     /// When the space has no account, or its file cannot be read or written.

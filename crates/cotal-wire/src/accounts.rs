@@ -1,8 +1,9 @@
-//! The accounts of a space: who lives in which, and what crosses from one to another (`wire.md` §11).
+//! The accounts of a space: who lives in which, and what crosses from one to another (`wire.md`
+//! §11).
 //!
-//! Invariant: no agent lives in an account that stores what is another's, each crossing names one call,
-//! and none of those into the durable account lets an agent say where the broker publishes. It answers
-//! a request that crossed on a subject of its own, which is a request to nobody.
+//! Invariant: no agent lives in an account that stores what is another's, each crossing names one
+//! call, and none of those into the durable account lets an agent say where the broker publishes.
+//! It answers a request that crossed on a subject of its own, which is a request to nobody.
 
 use std::fmt;
 
@@ -32,8 +33,8 @@ impl Topology {
     }
 }
 
-/// The accounts that the users of a space live in, as a credential of its durable account names them:
-/// that account, and the one of the agents where they have one.
+/// The accounts that the users of a space live in, as a credential of its durable account names
+/// them: that account, and the one of the agents where they have one.
 #[must_use]
 pub fn inhabited(claims: &Claims) -> Vec<String> {
     let agents = claims.tag(AGENTS_TAG);
@@ -47,8 +48,8 @@ pub enum Account {
     Agents,
     /// What agents may write, and read-only mirrors for them; nobody's safety hangs on it.
     Shared,
-    /// All that must not be lost, and whoever keeps it: daemon, manager, provisioner, operators, and
-    /// whoever may read everything.
+    /// All that must not be lost, and whoever keeps it: daemon, manager, provisioner, operators,
+    /// and whoever may read everything.
     Durable,
 }
 
@@ -181,9 +182,9 @@ impl List<'_> {
         self.grants.push(Grant { from, to, subject, crossing, local });
     }
 
-    /// What agents post and ask, and the pulls from consumers that the manager made. No call that makes
-    /// a consumer crosses: its body says where the broker delivers to, and in the durable account that
-    /// could be a pull of the daemon's or a call that deletes.
+    /// What agents post and ask, and the pulls from consumers that the manager made. No call that
+    /// makes a consumer crosses: its body says where the broker delivers to, and in the durable
+    /// account that could be a pull of the daemon's or a call that deletes.
     fn agents_to_durable(&mut self) {
         let (space, way) = (self.space, (Account::Durable, Account::Agents));
         let mut requests = vec![

@@ -524,7 +524,8 @@ pub struct DeliveryStatus {
     pub unrouted: Vec<UnroutedPosts>,
 }
 
-/// Posts of one sender and channel that CHAT lost before they were routed, so that no member got them.
+/// Posts of one sender and channel that CHAT lost before they were routed, so that no member got
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnroutedPosts {

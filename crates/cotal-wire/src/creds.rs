@@ -15,8 +15,8 @@ use crate::names::Space;
 const MAX_CREDS: usize = 256 * 1024;
 const SIGNATURE_BYTES: usize = 64;
 
-/// The value of an observer's `rotation:` tag where no space's daemon may kick: the broker hosts several
-/// spaces, and a kick reaches all of them (EVC-5).
+/// The value of an observer's `rotation:` tag where no space's daemon may kick: the broker hosts
+/// several spaces, and a kick reaches all of them (EVC-5).
 pub const KICKS_ARE_THE_HOSTS: &str = "host";
 
 /// Why a text is not a usable credential.

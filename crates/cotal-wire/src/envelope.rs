@@ -289,8 +289,8 @@ pub fn parse_entry(payload: &Bytes) -> Result<InboxEntry, EnvelopeError> {
     })
 }
 
-/// A value inside `payload` with the whitespace around it, which JSON does not count to it: a member
-/// gets exactly the bytes that were posted.
+/// A value inside `payload` with the whitespace around it, which JSON does not count to it: a
+/// member gets exactly the bytes that were posted.
 fn with_its_whitespace(payload: &Bytes, value: &RawValue) -> Bytes {
     let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
     let inner = payload.slice_ref(value.get().as_bytes());

@@ -16,10 +16,11 @@ pub const MAX_ROW: usize = 1024 * 1024;
 pub const MAX_REQUEST: usize = 256 * 1024;
 /// Messages kept per subject in INBOX and DLV, and in CHAT of what is routed (`wire.md` §3).
 pub const PER_SUBJECT: u64 = 1_000;
-/// Posts kept per subject in CHAT until they are routed (`wire.md` §3): a burst of 20,000 by one sender
-/// fits with room for what it does not outrun.
+/// Posts kept per subject in CHAT until they are routed (`wire.md` §3): a burst of 20,000 by one
+/// sender fits with room for what it does not outrun.
 pub const UNROUTED_PER_SUBJECT: u64 = 32_768;
-/// Revisions that the buckets of ACLs, members, channels and requests keep of each key (`wire.md` §4).
+/// Revisions that the buckets of ACLs, members, channels and requests keep of each key (`wire.md`
+/// §4).
 pub const HISTORY: u8 = 8;
 /// Room that a post leaves for the entry wrapped around it, in bytes (`wire.md` §3).
 pub const ENTRY_HEADROOM: u64 = 16 * 1024;

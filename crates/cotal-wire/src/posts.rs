@@ -1,5 +1,5 @@
-//! What agents are told about posts (`wire.md` §6): which they missed, which of their own is stored, and
-//! which of their own was refused.
+//! What agents are told about posts (`wire.md` §6): which they missed, which of their own is
+//! stored, and which of their own was refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,8 @@ pub struct MissedArgs {
     /// The caller's incarnation; without it the caller's one live ACL row decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle_uid: Option<LifecycleUid>,
-    /// What the caller has been shown: the `id` and `missed` of earlier answers. It is not answered again.
+    /// What the caller has been shown: the `id` and `missed` of earlier answers. It is not answered
+    /// again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub told: Vec<Told>,
 }

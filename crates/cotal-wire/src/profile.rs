@@ -467,8 +467,8 @@ impl<'a> Grant<'a> {
         self.reads(&space.dm_stream());
     }
 
-    /// Consumers of a stream, of any name. The name must stand in the subject: the broker obeys one in
-    /// the body of a bare create too, and then no permission could keep a consumer out of reach.
+    /// Consumers of a stream, of any name. The name must stand in the subject: the broker obeys one
+    /// in the body of a bare create too, and then no permission could keep a consumer out of reach.
     fn reads(&mut self, stream: &str) {
         self.stream_info(stream);
         for call in ["CREATE", "INFO", "DELETE"] {

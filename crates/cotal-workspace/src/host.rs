@@ -1,7 +1,7 @@
 //! `host.json`: what a multi-space host says of its lanes, for whoever asks on its root.
 //!
-//! The file alone proves nothing of now: [`HostFile::load`] also tells whether the process that wrote
-//! it still runs, which the kernel answers through the lock that a host holds for its life.
+//! The file alone proves nothing of now: [`HostFile::load`] also tells whether the process that
+//! wrote it still runs, which the kernel answers through the lock that a host holds for its life.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,8 @@ pub struct HostFile {
     pub server: String,
     /// The manifest it read.
     pub manifest: PathBuf,
-    /// When this was written, Unix milliseconds. A host that runs writes at least every ten seconds.
+    /// When this was written, Unix milliseconds. A host that runs writes at least every ten
+    /// seconds.
     pub written: i64,
     /// Its lanes.
     pub lanes: Vec<HostLane>,
@@ -64,8 +65,8 @@ pub struct HostLane {
 }
 
 impl HostFile {
-    /// What the host that runs on `root` last said. `Ok(None)` when no host runs; what an earlier one
-    /// left is then no news. `Ok(Some(None))` when one runs and has not said anything yet.
+    /// What the host that runs on `root` last said. `Ok(None)` when no host runs; what an earlier
+    /// one left is then no news. `Ok(Some(None))` when one runs and has not said anything yet.
     ///
     /// # Errors
     /// When the file or the lock cannot be read, or the file is no host's.

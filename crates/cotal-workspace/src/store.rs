@@ -1,7 +1,7 @@
 //! Where credentials are kept: under a root, or wherever an embedder keeps its secrets.
 //!
-//! The calls may block; an async caller makes them on a blocking thread. A `put` is atomic: a reader
-//! gets the old or the new secret, never a part.
+//! The calls may block; an async caller makes them on a blocking thread. A `put` is atomic: a
+//! reader gets the old or the new secret, never a part.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -56,7 +56,8 @@ pub enum StoreIdentity {
 
 /// A place that keeps credentials.
 ///
-/// The calls may block; whoever is asynchronous makes them on a thread for that. What they are made for:
+/// The calls may block; whoever is asynchronous makes them on a thread for that. What they are made
+/// for:
 ///
 /// | key | needed by | without it |
 /// |---|---|---|
@@ -66,12 +67,13 @@ pub enum StoreIdentity {
 /// | [`SecretKind::MembershipRw`] | the writer of the membership feed | no feed |
 /// | [`SecretKind::Agent`] | the manager, which gives an agent its credential | none is kept |
 ///
-/// The delivery credential lives 24 h. Its owner, which is `cotal_manager::Manager` where it runs on the same
-/// store, signs the same key anew past half of its life, and puts it under the same key; the lane reads it at 75 %
-/// of the life it holds, or when it is told to (`reloadCreds`). An embedder without a manager does the same by
-/// itself: the same nkey, a later expiry, one atomic `put`. A lane whose credential expired waits for a renewal as
-/// long as for a broker that is gone, then it ends. Observer and evictor are pinned to the same account and rotated
-/// together, with one `rotation` tag; a pair of two rotations is refused.
+/// The delivery credential lives 24 h. Its owner, which is `cotal_manager::Manager` where it runs
+/// on the same store, signs the same key anew past half of its life, and puts it under the same
+/// key; the lane reads it at 75 % of the life it holds, or when it is told to (`reloadCreds`). An
+/// embedder without a manager does the same by itself: the same nkey, a later expiry, one atomic
+/// `put`. A lane whose credential expired waits for a renewal as long as for a broker that is gone,
+/// then it ends. Observer and evictor are pinned to the same account and rotated together, with one
+/// `rotation` tag; a pair of two rotations is refused.
 pub trait SecretStore: Send + Sync {
     /// The secret under `key`, if there is one.
     ///

@@ -43,7 +43,8 @@ impl Output {
         Ok(self.data(text)?)
     }
 
-    /// A listing with a heading; an empty one is said on standard error, so that a pipe stays empty.
+    /// A listing with a heading; an empty one is said on standard error, so that a pipe stays
+    /// empty.
     pub fn table(&self, heading: &[&str], rows: &[Vec<String>], none: &str) -> io::Result<()> {
         if rows.is_empty() {
             self.note(none);

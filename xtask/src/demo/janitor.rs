@@ -1,7 +1,7 @@
 //! Whoever cleans up when the demo cannot: it was interrupted, or killed.
 //!
-//! The janitor waits at a pipe that this process holds. The pipe closes with this process, however that
-//! ends; then the janitor takes the mesh down and removes its directory.
+//! The janitor waits at a pipe that this process holds. The pipe closes with this process, however
+//! that ends; then the janitor takes the mesh down and removes its directory.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Every process whose command line names `root`. One that has ended and was not yet collected by its
-/// parent has no command line any more.
+/// Every process whose command line names `root`. One that has ended and was not yet collected by
+/// its parent has no command line any more.
 pub(super) fn naming(root: &Path) -> anyhow::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("the system lists no processes in /proc")? {

@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: credentials that live for seconds, under traffic, while the daemon, the manager
-//! and the broker are stopped and killed in turn.
+//! `cargo xtask soak`: credentials that live for seconds, under traffic, while the daemon, the
+//! manager and the broker are stopped and killed in turn.
 //!
-//! It holds when every message that was taken arrives, and no log tells of a credential that expired
-//! although somebody was there to renew it.
+//! It holds when every message that was taken arrives, and no log tells of a credential that
+//! expired although somebody was there to renew it.
 
 use std::collections::BTreeSet;
 use std::fs;

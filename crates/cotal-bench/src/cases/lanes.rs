@@ -17,8 +17,8 @@ use crate::procfs;
 use crate::report::{Case, Report};
 use crate::setup::Setup;
 
-/// Numbers of lanes that are compared where none are asked for. A thousand spaces take a broker of this
-/// size minutes to provision, so that many are measured on demand (`--lanes 1000`).
+/// Numbers of lanes that are compared where none are asked for. A thousand spaces take a broker of
+/// this size minutes to provision, so that many are measured on demand (`--lanes 1000`).
 const LANES: [usize; 2] = [10, 100];
 /// KiB that one lane more may cost.
 const LANE_KIB: f64 = 150.0;

@@ -25,8 +25,8 @@ const EVERY: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The median may be this much over the limit, for ten copies instead of one and the decisions.
 const GOAL: f64 = 0.25;
-/// The hundredth worst of a few hundred on a shared machine moves by half from run to run, so its own
-/// bound is wider.
+/// The hundredth worst of a few hundred on a shared machine moves by half from run to run, so its
+/// own bound is wider.
 const TAIL_GOAL: f64 = 0.15;
 
 const LIMIT: &str = "limit";

@@ -120,7 +120,8 @@ async fn any_1_a_request_is_shown_once_its_take_is_recorded() {
     stopped(daemon).await;
 }
 
-/// The take names the stream as it was before the copy was pulled, and nothing is shown before the answer.
+/// The take names the stream as it was before the copy was pulled, and nothing is shown before the
+/// answer.
 #[tokio::test]
 async fn any_1_nothing_is_shown_before_the_daemon_has_answered() {
     let mesh = Mesh::start().await;

@@ -1,4 +1,5 @@
-//! A role request gets an answer: its holder gives it, its sender waits for it and can read it later.
+//! A role request gets an answer: its holder gives it, its sender waits for it and can read it
+//! later.
 
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use cotal_testkit::{Mesh, eventually};
 use cotal_wire::Lifecycle;
 use cotal_wire::creds::Creds;
 use cotal_wire::names::Bucket as Name;
+use cotal_wire::profile::Profile;
 use tokio::time::timeout;
 
 /// Generous, because machines are busy; nothing that works takes so long.
@@ -84,7 +85,12 @@ pub(crate) async fn configure(mesh: &Mesh, channel: &str, config: &str) {
     let operator = mesh.operator().await;
     let bucket = Bucket::new(&operator, &mesh.space().bucket(Name::Channels));
     let value = Bytes::copy_from_slice(config.as_bytes());
-    bucket.put(channel, value).await.expect("a written config");
+    let revision = bucket.put(channel, value).await.expect("a written config");
+    // Agents read a mirror, which follows.
+    let seen_by = mesh.connect(&mesh.creds(Profile::Observer)).await;
+    let mirror = Bucket::new(&seen_by, &mesh.space().bucket(Name::Channels));
+    let mirrored = || async { mirror.get(channel).await.ok().flatten().map(|row| row.revision) };
+    eventually("the mirror has the config", mirrored, |at| *at == Some(revision)).await;
 }
 
 /// Publishes any body as an agent on its own chat subject, as no honest client would.

@@ -1,5 +1,5 @@
-//! What agents are told that would otherwise be lost in silence: posts that they missed, and posts of their
-//! own that were refused or stand already.
+//! What agents are told that would otherwise be lost in silence: posts that they missed, and posts
+//! of their own that were refused or stand already.
 
 use std::time::Duration;
 

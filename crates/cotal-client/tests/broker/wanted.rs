@@ -55,8 +55,8 @@ async fn a_backstop_that_is_refused_for_good_is_told_and_not_asked_for_again() {
     stopped(daemon).await;
 }
 
-/// Whoever reads nothing holds a bounded number of bytes, is told what it lost live, and still gets the
-/// durable copy of each.
+/// Whoever reads nothing holds a bounded number of bytes, is told what it lost live, and still gets
+/// the durable copy of each.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_messages_are_bounded_in_bytes_and_what_is_dropped_is_told_and_comes_durably() {
     const POSTS: usize = 500;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use cotal_wire::Space;
 use cotal_workspace::Secret;
 
-/// Signs what a host presents for a kick. The system account's seed stays with whoever implements it:
-/// this crate never sees a signing key. The calls may block; they are made beside the async loops.
+/// Signs what a host presents for a kick. The system account's seed stays with whoever implements
+/// it: this crate never sees a signing key. The calls may block; they are made beside the async
+/// loops.
 pub trait KickAuthority: Send + Sync {
     /// An observer of `accounts`, for the host's own census of them.
     ///

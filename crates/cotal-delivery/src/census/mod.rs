@@ -1,8 +1,9 @@
-//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to EVC-6).
+//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to
+//! EVC-6).
 //!
-//! Invariant: targets come from the observer's own complete census, never from a caller, and gone is
-//! said only when a complete census after the kicks saw nothing. The kick credential is opened for a
-//! kick and for nothing else.
+//! Invariant: targets come from the observer's own complete census, never from a caller, and gone
+//! is said only when a complete census after the kicks saw nothing. The kick credential is opened
+//! for a kick and for nothing else.
 
 pub(crate) mod kick_authority;
 
@@ -195,8 +196,8 @@ impl Scanner {
     }
 
     /// The host's side of an eviction: its own complete census of the account decides which of the
-    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those that
-    /// were kicked.
+    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those
+    /// that were kicked.
     async fn kick_by_host(
         &self,
         authority: &Arc<dyn KickAuthority>,
@@ -361,7 +362,8 @@ impl Scanner {
         }
     }
 
-    /// The broker takes no kick that wants no answer. The answer proves nothing, so nobody waits for it.
+    /// The broker takes no kick that wants no answer. The answer proves nothing, so nobody waits
+    /// for it.
     async fn kick(&self, evictor: &Connection, target: &Seen) {
         let body = json!({ "cid": target.cid }).to_string();
         let reply = format!("{}.kick", evictor.inbox_prefix());

@@ -1,9 +1,10 @@
 //! Redelivery within seconds of what a process or a connection has lost.
 //!
-//! The broker redelivers a pulled message only once its ack wait has run out, a minute. After a crash,
-//! a dropped connection, or while another process's pulls still take messages away, nobody works on
-//! them. So this task shortens the ack wait for a few seconds: at the start, after each drop, and again
-//! as long as progress is not proven. What is done twice by it is harmless: message ids see to that.
+//! The broker redelivers a pulled message only once its ack wait has run out, a minute. After a
+//! crash, a dropped connection, or while another process's pulls still take messages away, nobody
+//! works on them. So this task shortens the ack wait for a few seconds: at the start, after each
+//! drop, and again as long as progress is not proven. What is done twice by it is harmless: message
+//! ids see to that.
 
 use std::time::Duration;
 

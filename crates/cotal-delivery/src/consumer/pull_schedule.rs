@@ -7,7 +7,8 @@ use cotal_nats::Gather;
 pub(crate) struct PullSchedule {
     /// Batches that may be under way at once.
     pub(crate) batches: usize,
-    /// While any is under way, a batch of this size does not wait for more: each costs a round trip.
+    /// While any is under way, a batch of this size does not wait for more: each costs a round
+    /// trip.
     pub(crate) gather: Gather,
 }
 

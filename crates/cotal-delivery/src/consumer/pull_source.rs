@@ -57,8 +57,9 @@ pub(crate) struct PullSource {
     options: PullOptions,
     pull: PullConsumer,
     /// How the consumer is made again, while it is missing. Kept until that is done, so that a
-    /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is still
-    /// removing the files of the one that vanished, and answers to that one are still on their way.
+    /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is
+    /// still removing the files of the one that vanished, and answers to that one are still on
+    /// their way.
     missing: Option<(ConsumerConfig, Instant)>,
     /// Where the consumer begins that was made anew and not told of yet.
     recreated: Option<u64>,
@@ -107,8 +108,9 @@ impl PullSource {
         })
     }
 
-    /// The next messages, handed out only while the lane may serve: the broker still answers the pulls
-    /// of a process that was paused. `gather` says whether more than one are waited for. A vanished consumer is made again as `resume` says, loudly. Cancel-safe.
+    /// The next messages, handed out only while the lane may serve: the broker still answers the
+    /// pulls of a process that was paused. `gather` says whether more than one are waited for. A
+    /// vanished consumer is made again as `resume` says, loudly. Cancel-safe.
     ///
     /// # Errors
     /// When the credential does not allow the pull any more.
@@ -151,17 +153,18 @@ impl PullSource {
         }
     }
 
-    /// Ends the pulls and hands out what they still gave. It comes before anything is given back: the
-    /// broker would give that to a pull which is still open, and then again behind what is newer.
+    /// Ends the pulls and hands out what they still gave. It comes before anything is given back:
+    /// the broker would give that to a pull which is still open, and then again behind what is
+    /// newer.
     pub(crate) async fn end(&mut self, gate: &Gate) -> Left {
         let mut left = self.pull.leave(|| gate.is_open()).await;
         left.add(self.held.drain(..));
         left
     }
 
-    /// Returns what was not worked on, so that the daemon that serves next gets it at once and in order.
-    /// It is confirmed, because that one pulls as soon as the lease is released. A lane that no longer
-    /// serves leaves it alone: the next daemon may be at work on it.
+    /// Returns what was not worked on, so that the daemon that serves next gets it at once and in
+    /// order. It is confirmed, because that one pulls as soon as the lease is released. A lane that
+    /// no longer serves leaves it alone: the next daemon may be at work on it.
     pub(crate) async fn give_back(&self, left: Left, gate: &Gate) {
         let given_back = left.give_back(|| gate.is_open()).await;
         log_failure(&self.space, "return what was left", given_back);
@@ -210,9 +213,9 @@ impl PullSource {
         Ok(true)
     }
 
-    /// Removes what stands in the place of the consumer that vanished. Another one begins elsewhere, so
-    /// reading on from it could skip messages; one that was made while the broker still removed the
-    /// files of the one before is broken for good.
+    /// Removes what stands in the place of the consumer that vanished. Another one begins
+    /// elsewhere, so reading on from it could skip messages; one that was made while the broker
+    /// still removed the files of the one before is broken for good.
     async fn remove(&self) {
         match self.connection.delete_consumer(&self.stream, &self.consumer).await {
             Ok(()) | Err(NatsError::Absent { .. }) => {}

@@ -1,5 +1,5 @@
-//! How far the lane has provably come with one of its consumers: the rules of [`Progress`], fed with
-//! what arrives and with what the broker says.
+//! How far the lane has provably come with one of its consumers: the rules of [`Progress`], fed
+//! with what arrives and with what the broker says.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Begins where the consumer stands: `info` was asked for after `last` had been read as the last
-    /// sequence of the stream.
+    /// Begins where the consumer stands: `info` was asked for after `last` had been read as the
+    /// last sequence of the stream.
     pub(crate) fn new(connection: &Connection, info: &ConsumerInfo, last: u64) -> Self {
         let progress = Progress::start(look_of(info), last);
         let is_proven = watch::Sender::new(progress.is_proven());
@@ -90,8 +90,8 @@ impl Tracker {
         self.tell();
     }
 
-    /// Asks the broker how far the consumer has come, when that could help; pends otherwise. `awaited`
-    /// is a sequence that the stream has given and that somebody waits for. Cancel-safe.
+    /// Asks the broker how far the consumer has come, when that could help; pends otherwise.
+    /// `awaited` is a sequence that the stream has given and that somebody waits for. Cancel-safe.
     pub(crate) async fn look(&mut self, awaited: u64) {
         let pause = if !self.progress.is_proven() {
             UNPROVEN_LOOK_EVERY

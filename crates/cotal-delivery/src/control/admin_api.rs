@@ -260,7 +260,8 @@ fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
     }
 }
 
-/// Missing authority and a broker that does not answer are both no result; the sentence tells which.
+/// Missing authority and a broker that does not answer are both no result; the sentence tells
+/// which.
 fn refused(error: &ScanError) -> Reply {
     Reply::refused(Code::Unavailable, error.to_string())
 }

@@ -1,4 +1,5 @@
-//! Whether a post is stored (`findPost`): for whoever was not told, and would post it a second time.
+//! Whether a post is stored (`findPost`): for whoever was not told, and would post it a second
+//! time.
 
 use cotal_nats::headers;
 use cotal_wire::Principal;

@@ -1,8 +1,8 @@
 //! The rails: what every control service and the liveness probe have in common.
 //!
 //! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
-//! only below the request's own subject (ADM-5), or back through the broker to another account, where
-//! it can be aimed at nothing that is stored.
+//! only below the request's own subject (ADM-5), or back through the broker to another account,
+//! where it can be aimed at nothing that is stored.
 
 use std::collections::HashMap;
 use std::sync::Arc;

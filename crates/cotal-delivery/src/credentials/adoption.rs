@@ -120,8 +120,8 @@ pub(crate) struct Proved {
 }
 
 impl Renewal {
-    /// Re-reads the key and proves what it holds. `expected` is the fingerprint that a renewal owner
-    /// has just stored.
+    /// Re-reads the key and proves what it holds. `expected` is the fingerprint that a renewal
+    /// owner has just stored.
     pub(crate) async fn reload(&self, expected: Option<&str>) -> Result<Proved, NotAdopted> {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
@@ -145,7 +145,8 @@ impl Renewal {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
                 let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
-                // From here on every redial presents it, and what runs beside delivery moves onto it.
+                // From here on every redial presents it, and what runs beside delivery moves onto
+                // it.
                 self.connection.creds().replace(candidate);
                 let accepted = accepted(&stored);
                 *held = stored;

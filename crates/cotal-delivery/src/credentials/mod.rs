@@ -59,8 +59,8 @@ pub(crate) struct Identity {
     pub(crate) creds: Creds,
 }
 
-/// Asks a store on a thread where it may block: an embedder's may ask a vault over the network, and nothing else
-/// that runs here waits for it.
+/// Asks a store on a thread where it may block: an embedder's may ask a vault over the network, and
+/// nothing else that runs here waits for it.
 pub(crate) async fn ask_store<T: Send + 'static>(
     store: &Arc<dyn SecretStore>,
     space: &Space,
@@ -141,8 +141,8 @@ fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
     cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
 }
 
-/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts, and
-/// the pair be of one rotation (EVC-1).
+/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts,
+/// and the pair be of one rotation (EVC-1).
 pub(crate) fn system(
     store: &dyn SecretStore,
     space: &Space,
@@ -154,8 +154,8 @@ pub(crate) fn system(
     presentable(&read(store, space, kind.clone())?, space, kind)
 }
 
-/// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows the
-/// broker to host several.
+/// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows
+/// the broker to host several.
 pub(crate) fn kicks_are_the_hosts(
     store: &dyn SecretStore,
     space: &Space,
@@ -170,7 +170,8 @@ pub(crate) fn signed_for_now(secret: &Secret) -> Result<CredsSource, String> {
     client(&creds).map(CredsSource::new)
 }
 
-/// Whether an observer sees exactly these accounts: with less it would call gone what it cannot see.
+/// Whether an observer sees exactly these accounts: with less it would call gone what it cannot
+/// see.
 fn observes(observer: &Creds, accounts: &[String]) -> bool {
     let seen: BTreeSet<&str> =
         observer.claims.pub_allow.iter().filter_map(|subject| sys::observed(subject)).collect();

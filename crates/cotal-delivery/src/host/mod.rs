@@ -1,9 +1,9 @@
 //! A host: the lanes of many spaces in one process (HST-1 to HST-4).
 //!
-//! Invariant: the lanes share threads, timers and nothing else. A lane that ends is closed alone and
-//! opened again as `cotal_rules::reopen` says; no lane waits for another one's broker, store or stop.
-//! A host takes nothing from its surroundings: no working directory, signals, environment, process
-//! exit or logger that was not given to it.
+//! Invariant: the lanes share threads, timers and nothing else. A lane that ends is closed alone
+//! and opened again as `cotal_rules::reopen` says; no lane waits for another one's broker, store or
+//! stop. A host takes nothing from its surroundings: no working directory, signals, environment,
+//! process exit or logger that was not given to it.
 
 pub(crate) mod board;
 pub(crate) mod options;
@@ -30,9 +30,9 @@ use supervisor::Supervisor;
 
 /// The lanes of many spaces.
 ///
-/// Each lane reads its own credentials from the store, dials its own connections, holds its own lease
-/// and is closed and opened alone. Dropping a host aborts its lanes without a release: their leases
-/// then expire. Call [`Host::close`] instead.
+/// Each lane reads its own credentials from the store, dials its own connections, holds its own
+/// lease and is closed and opened alone. Dropping a host aborts its lanes without a release: their
+/// leases then expire. Call [`Host::close`] instead.
 pub struct Host {
     shared: Arc<Shared>,
     lanes: BTreeMap<Space, Opened>,
@@ -62,8 +62,8 @@ impl Host {
         host
     }
 
-    /// Serves exactly `spaces` from now on: lanes are opened for the new ones, and those of the others
-    /// are closed while the rest serves on. Returns once every closed lane has ended.
+    /// Serves exactly `spaces` from now on: lanes are opened for the new ones, and those of the
+    /// others are closed while the rest serves on. Returns once every closed lane has ended.
     ///
     /// When the future is dropped, what it began goes on: a lane that is being closed ends, and is
     /// forgotten by the next call. Then call it again, because lanes may be missing.

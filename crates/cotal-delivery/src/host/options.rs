@@ -11,8 +11,8 @@ use cotal_workspace::SecretStore;
 use crate::census::kick_authority::{KickAuthority, Kicks};
 use crate::lane::options::{LEASE_TTL, LaneOptions, SWEEP_EVERY};
 
-/// Between the openings of two lanes: a thousand take some seconds, and the broker answers the first
-/// ones meanwhile.
+/// Between the openings of two lanes: a thousand take some seconds, and the broker answers the
+/// first ones meanwhile.
 const OPEN_EVERY: Duration = Duration::from_millis(15);
 /// Between two proofs that a lane makes progress; each asks the broker once.
 const PROVE_EVERY: Duration = Duration::from_secs(60);
@@ -35,8 +35,8 @@ pub struct HostOptions {
     pub kick_authority: Option<Arc<dyn KickAuthority>>,
     /// Between the openings of two lanes.
     pub open_every: Duration,
-    /// Between two proofs that a lane makes progress. A lane whose loops do not answer is closed and
-    /// opened again.
+    /// Between two proofs that a lane makes progress. A lane whose loops do not answer is closed
+    /// and opened again.
     pub prove_every: Duration,
 }
 

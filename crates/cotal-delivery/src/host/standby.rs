@@ -24,8 +24,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// seconds stands in for it, so the heartbeat may be slow.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Returns once the broker shows no lease row: the holder released it, or it expired. `held_by` is told
-/// who holds it, at the start and whenever that is read.
+/// Returns once the broker shows no lease row: the holder released it, or it expired. `held_by` is
+/// told who holds it, at the start and whenever that is read.
 pub(super) async fn until_free(
     options: &LaneOptions,
     ask_every: Duration,

@@ -111,7 +111,8 @@ impl Supervisor {
                 Ok(()) = stage.changed() => {}
                 Err(stalled) = proof => {
                     self.close(lane).await;
-                    return Ended::Closed { why: Why::Stalled(stalled), served: served(ready_since) };
+                    let why = Why::Stalled(stalled);
+                    return Ended::Closed { why, served: served(ready_since) };
                 }
             }
         }

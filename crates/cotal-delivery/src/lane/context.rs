@@ -50,8 +50,8 @@ pub(crate) struct LaneContext {
 }
 
 impl LaneContext {
-    /// Starts a task of the component `name`. It runs until [`Self::stop`]; when it ends before, the
-    /// lane ends too, with its error.
+    /// Starts a task of the component `name`. It runs until [`Self::stop`]; when it ends before,
+    /// the lane ends too, with its error.
     pub(crate) fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output: Outcome> + Send + 'static,
@@ -64,8 +64,8 @@ impl LaneContext {
         self.progress.beat(name)
     }
 
-    /// Asks the broker for what a start needs; a drop is waited for. `what` says what cannot be done
-    /// without it.
+    /// Asks the broker for what a start needs; a drop is waited for. `what` says what cannot be
+    /// done without it.
     pub(crate) async fn ask<T, F>(
         &self,
         what: &'static str,

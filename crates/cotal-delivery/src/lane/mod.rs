@@ -65,8 +65,8 @@ enum Running {
 }
 
 impl Lane {
-    /// Starts a lane in the background, on the Tokio runtime that this is called in. Without one, the lane
-    /// has ended at once, and [`ended`](Self::ended) says so.
+    /// Starts a lane in the background, on the Tokio runtime that this is called in. Without one,
+    /// the lane has ended at once, and [`ended`](Self::ended) says so.
     #[must_use]
     pub fn start(options: LaneOptions) -> Self {
         let stop = CancellationToken::new();
@@ -106,8 +106,8 @@ impl Lane {
         settled.await.is_ok_and(|stage| *stage == Stage::Ready)
     }
 
-    /// Stops taking in, settles what was taken in, releases the lease, and waits until all of that is
-    /// done: 5 s for the work, as long again for the release and for closing the connection.
+    /// Stops taking in, settles what was taken in, releases the lease, and waits until all of that
+    /// is done: 5 s for the work, as long again for the release and for closing the connection.
     ///
     /// When the future is dropped, the lane goes on draining.
     pub async fn drain(&self) {

@@ -31,7 +31,8 @@ pub struct LaneOptions {
     pub windows: Windows,
     /// How often the records of role requests are swept (ANY-6).
     pub sweep_every: Duration,
-    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into it.
+    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into
+    /// it.
     pub lease_ttl: Duration,
     /// Who kicks the connections that an eviction finds.
     pub kicks: Kicks,

@@ -11,7 +11,8 @@ pub enum Stage {
     Ready,
     /// The lane has ended.
     Ended {
-        /// Whether it provably left no lease row of its own; otherwise one may stand until it expires.
+        /// Whether it provably left no lease row of its own; otherwise one may stand until it
+        /// expires.
         released: bool,
     },
 }

@@ -44,8 +44,8 @@ pub(super) async fn perform(kv: Kv, operation: Effect) -> (Input, Option<NatsErr
     (Input::Written(written), failed)
 }
 
-/// The bucket's age is asked first: a row that is read after it belongs to that bucket or to a later
-/// one, whose row then has a lower revision.
+/// The bucket's age is asked first: a row that is read after it belongs to that bucket or to a
+/// later one, whose row then has a lower revision.
 async fn read(kv: &Kv) -> Result<Reading, NatsError> {
     let created = kv.connection().stream_info(kv.stream()).await?.created;
     let entry = kv.get(LEASE_KEY).await?;

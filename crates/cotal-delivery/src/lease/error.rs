@@ -58,8 +58,8 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
-    /// Whether a row that this process wrote may still stand. Whoever read another's row, or what is
-    /// no lease at all, knows that its own is gone.
+    /// Whether a row that this process wrote may still stand. Whoever read another's row, or what
+    /// is no lease at all, knows that its own is gone.
     pub(crate) fn may_leave_a_row(&self) -> bool {
         match self {
             Self::Held { .. } | Self::Tampered(_) | Self::Taken { .. } => false,

@@ -1,7 +1,8 @@
 //! Whether this lane may serve: opened and closed by the lease keeper, respected by every loop.
 //!
 //! Invariant: the gate is open only while the own lease provably has not expired. It closes by the
-//! clock alone, so a process that was paused, or whose host slept, finds it shut before it does anything.
+//! clock alone, so a process that was paused, or whose host slept, finds it shut before it does
+//! anything.
 
 use tokio::sync::watch;
 

@@ -1,8 +1,8 @@
 //! The single-flight lease: performs what the keeper of `cotal-rules` decides (LSE-1 to LSE-9).
 //!
 //! One bucket operation is in flight at a time. The watch is bound only once the claim is won,
-//! because a refused daemon binds nothing, not even a consumer of the lease bucket; and the row says
-//! `ready` only while it is watched.
+//! because a refused daemon binds nothing, not even a consumer of the lease bucket; and the row
+//! says `ready` only while it is watched.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -48,7 +48,8 @@ struct Keeper {
     /// Whether the broker has confirmed, since then, that the row says `ready`.
     confirmed: bool,
     link: watch::Receiver<ConnState>,
-    /// What the rules were told of the connection last; a redial may be over before they hear of it.
+    /// What the rules were told of the connection last; a redial may be over before they hear of
+    /// it.
     connected: bool,
     watch: LeaseWatch,
     /// Whether the broker refused the last write, which was said.
@@ -154,7 +155,8 @@ impl Keeper {
             .serving_until()
             .map(|until| self.started + Duration::from_millis(until.max(0).unsigned_abs()));
         self.gate.set(until);
-        // Once it was confirmed, it holds until serving stops: a row that is read again still says so.
+        // Once it was confirmed, it holds until serving stops: a row that is read again still says
+        // so.
         self.confirmed = self.told_bound && (self.confirmed || self.rules.is_ready());
         let state = LeaseState {
             is_held: self.serves,

@@ -1,4 +1,5 @@
-//! The watch of the lease row: bound once the claim is won, and bound again for as long as it takes.
+//! The watch of the lease row: bound once the claim is won, and bound again for as long as it
+//! takes.
 
 use std::pin::Pin;
 use std::time::Duration;

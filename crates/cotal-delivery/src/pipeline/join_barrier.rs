@@ -1,9 +1,9 @@
 //! Joins under way, which fan-out lets pass first.
 //!
-//! Between the moment at which a join reads its cursor and the moment at which its catch-up is handed to
-//! the writer, fan-out could write newer posts to the member than those that the catch-up copies, and
-//! the member would get its first copies out of order (`docs/wire.md` §3). So nothing is routed
-//! meanwhile, within bounds: many joins must not hold the space up.
+//! Between the moment at which a join reads its cursor and the moment at which its catch-up is
+//! handed to the writer, fan-out could write newer posts to the member than those that the catch-up
+//! copies, and the member would get its first copies out of order (`docs/wire.md` §3). So nothing
+//! is routed meanwhile, within bounds: many joins must not hold the space up.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! How far the reader has provably come in INBOX, as the fan-out writer and the registry wait for it.
+//! How far the reader has provably come in INBOX, as the fan-out writer and the registry wait for
+//! it.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ impl ProgressPublisher {
         raise(&self.done, seq);
     }
 
-    /// The highest sequence of INBOX that somebody waits for. INBOX had given it before it was awaited.
+    /// The highest sequence of INBOX that somebody waits for. INBOX had given it before it was
+    /// awaited.
     pub(crate) fn awaited(&self) -> u64 {
         *self.awaited.borrow()
     }
@@ -59,8 +61,8 @@ impl ReaderProgress {
         *self.done.borrow()
     }
 
-    /// Says that somebody waits for `mark`, a sequence that INBOX has given, so that the reader asks the
-    /// broker when its message is gone and never comes.
+    /// Says that somebody waits for `mark`, a sequence that INBOX has given, so that the reader
+    /// asks the broker when its message is gone and never comes.
     pub(crate) fn announce(&self, mark: u64) {
         raise(&self.awaited, mark);
     }

@@ -1,5 +1,5 @@
-//! Recall: copies that were handed off and not yet acked, and that the member may no longer read, are
-//! taken out of its delivery stream, so that an agent that was away can never read them later.
+//! Recall: copies that were handed off and not yet acked, and that the member may no longer read,
+//! are taken out of its delivery stream, so that an agent that was away can never read them later.
 //!
 //! A leave takes nothing back: what lies inside a closed interval was rightly posted to the member.
 //! Only the ACL decides here, and a tombstone.
@@ -66,8 +66,8 @@ pub(crate) fn spawn(
 }
 
 impl Recall {
-    /// Recalls until told to stop. Begins with every lifecycle whose ACL was ever changed, because a
-    /// daemon may have been away when it was.
+    /// Recalls until told to stop. Begins with every lifecycle whose ACL was ever changed, because
+    /// a daemon may have been away when it was.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let recaller = self.recaller;
         let mut open: HashSet<Lifecycle> =

@@ -84,8 +84,8 @@ impl Records {
         }
     }
 
-    /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of garbage
-    /// empties the history, and memory knows nothing from before this process.
+    /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of
+    /// garbage empties the history, and memory knows nothing from before this process.
     pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
         let history = self.kv.history(&request_key(seq)).await?;
         let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
@@ -101,8 +101,8 @@ impl Records {
         })
     }
 
-    /// The take that the record replaced, or none when it is the first. Garbage that lies between is
-    /// passed over, and so is the same take as it was written back over garbage.
+    /// The take that the record replaced, or none when it is the first. Garbage that lies between
+    /// is passed over, and so is the same take as it was written back over garbage.
     pub(super) async fn before(&self, record: &Record) -> Result<Option<RequestRow>, NatsError> {
         let seq = record.row.seq;
         let entries = self.kv.history(&request_key(seq)).await?;
@@ -172,8 +172,8 @@ impl Found {
     }
 }
 
-/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change leaves
-/// it to the daemon that serves now.
+/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change
+/// leaves it to the daemon that serves now.
 pub(super) fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
     if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }
 }

@@ -1,10 +1,10 @@
 //! Which role a caller holds, as the tags of its own connections say.
 //!
-//! The broker lets every agent with a role ask for a take, of any sequence. Without this an agent of
-//! one role could take the requests of another, unseen, and so keep them from their holders. A role
-//! belongs to a credential; the account's census shows it. Where no census can be had, roles are not
-//! told apart; a caller that a census does not show has proven nothing, for it may have left on
-//! purpose.
+//! The broker lets every agent with a role ask for a take, of any sequence. Without this an agent
+//! of one role could take the requests of another, unseen, and so keep them from their holders. A
+//! role belongs to a credential; the account's census shows it. Where no census can be had, roles
+//! are not told apart; a caller that a census does not show has proven nothing, for it may have
+//! left on purpose.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -48,8 +48,8 @@ struct Census {
 }
 
 impl Census {
-    /// What it says of a caller that asked at `asked`, unless one that is taken now could say something
-    /// else.
+    /// What it says of a caller that asked at `asked`, unless one that is taken now could say
+    /// something else.
     fn says(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<Held> {
         let roles = self.roles.as_ref();
         let held = roles.map(|roles| roles.get(caller));

@@ -35,8 +35,8 @@ impl RequestKeeper {
         })
     }
 
-    /// Notes at once that the request has left the queue, when that shows, so that its sender need not
-    /// wait for the sweep to learn it.
+    /// Notes at once that the request has left the queue, when that shows, so that its sender need
+    /// not wait for the sweep to learn it.
     async fn dated(&self, seq: u64, looked: &Looked) -> Option<RequestRow> {
         let SweepStep::Write(write) = rules::sweep(looked.record()?, looked.seen(seq)) else {
             return None;
@@ -44,8 +44,8 @@ impl RequestKeeper {
         Some(self.records.write(&write, None).await.ok()?.row)
     }
 
-    /// Whether anything under this number is of the principal. What is not is unknown to it whatever
-    /// the stream, and a flood of such questions costs little.
+    /// Whether anything under this number is of the principal. What is not is unknown to it
+    /// whatever the stream, and a flood of such questions costs little.
     async fn is_of(&self, principal: &Principal, seq: u64) -> Result<bool, NatsError> {
         let (request, found) = tokio::join!(self.request(seq), self.records.read(seq));
         let (request, found) = (request?, found?);

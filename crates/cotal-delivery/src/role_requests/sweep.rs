@@ -1,5 +1,5 @@
-//! The sweep: at start and every ten minutes every record is looked at (ANY-6), so that a notice or a
-//! removal which a crash left undone is done, and a record goes a day after its request.
+//! The sweep: at start and every ten minutes every record is looked at (ANY-6), so that a notice or
+//! a removal which a crash left undone is done, and a record goes a day after its request.
 
 use std::sync::Arc;
 use std::time::Duration;

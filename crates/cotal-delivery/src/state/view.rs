@@ -228,8 +228,8 @@ impl View {
         state.directory.lower_frontiers(last)
     }
 
-    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final, and
-    /// the watch tells the newest row of a key alone (INV-5).
+    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final,
+    /// and the watch tells the newest row of a key alone (INV-5).
     async fn find_tombstones(&self) -> Result<(), NatsError> {
         let mut watch = watch_history(self.kv(Feed::Acl)).await?;
         loop {

@@ -86,8 +86,8 @@ async fn any_5_a_cancel_that_a_crash_cut_short_is_completed() {
     assert!(cancel(&scene.alice, seq).await.ok);
 }
 
-/// Cancels and takes are under way while the daemon is killed: what was answered holds, and of the rest
-/// each is one, the other, or nothing.
+/// Cancels and takes are under way while the daemon is killed: what was answered holds, and of the
+/// rest each is one, the other, or nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_2_a_daemon_killed_in_the_middle_leaves_nothing_half() {
     let mut scene = Scene::new().await;

@@ -110,7 +110,8 @@ fn is_unknown(answer: Option<(u64, cotal_wire::control::Reply)>) -> bool {
     !reply.ok && reply.data == Some(json!({ "state": "unknown" }))
 }
 
-/// Garbage over a taken request, more than the history keeps: the take stands and the row comes back.
+/// Garbage over a taken request, more than the history keeps: the take stands and the row comes
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_2_a_garbled_record_is_no_record_and_no_absence() {
     let mut scene = Scene::new().await;

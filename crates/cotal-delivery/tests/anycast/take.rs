@@ -218,8 +218,8 @@ async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
     assert_eq!(scene.row(seq).await.gone, gone().await);
 }
 
-/// The procedure of `docs/operations.md`: stop, wait for the exit and the closed connection, recreate,
-/// start. Nothing of the old stream touches the requests of the new one.
+/// The procedure of `docs/operations.md`: stop, wait for the exit and the closed connection,
+/// recreate, start. Nothing of the old stream touches the requests of the new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_7_the_task_stream_is_recreated_while_no_daemon_runs() {
     let page = include_str!("../../../../docs/operations.md");

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use support::{Caller, StuckStore, connections, delivery, host, lane, mesh, space, store, until};
 
-/// Each lane is its space's whole daemon: own credential, own connection in the space's own account,
-/// own lease row, own responder.
+/// Each lane is its space's whole daemon: own credential, own connection in the space's own
+/// account, own lease row, own responder.
 #[tokio::test(flavor = "multi_thread")]
 async fn hst_2_each_lane_serves_its_space_on_its_own_credential_connection_and_lease() {
     let mesh = mesh(&["main", "beta"]).await;
@@ -140,7 +140,8 @@ async fn hst_1_lanes_are_added_and_removed_while_the_others_serve() {
     host.close().await;
 }
 
-/// The example of the API docs, as a process of its own: a store in memory, two spaces, one program.
+/// The example of the API docs, as a process of its own: a store in memory, two spaces, one
+/// program.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_13_the_example_serves_two_spaces_from_a_store_in_memory_and_needs_nothing_ambient() {
     let mesh = mesh(&["main", "beta"]).await;

@@ -20,8 +20,7 @@ async fn lease(god: &God) -> Option<(LeaseRow, u64)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stb_1_the_other_host_reports_the_held_lease_opens_no_lane_and_takes_a_released_row_at_once()
- {
+async fn stb_1_the_other_host_reports_the_held_lease_opens_no_lane_and_takes_a_released_row() {
     let mesh = mesh(&["main"]).await;
     let (east, west) = (store(&mesh, &["main"]), store(&mesh, &["main"]));
     let (one, other) = (delivery(&*east, "main"), delivery(&*west, "main"));
@@ -88,8 +87,8 @@ async fn stb_2_the_row_of_a_dead_holder_expires_the_standby_serves_and_who_comes
     second.close().await;
 }
 
-/// What `spoil` makes of a valid store refuses the lane before any dial: the broker's port is closed,
-/// so a lane that dialled would be closed, not refused.
+/// What `spoil` makes of a valid store refuses the lane before any dial: the broker's port is
+/// closed, so a lane that dialled would be closed, not refused.
 async fn refuses(mesh: &Mesh, spoil: impl Fn(&MemoryStore), because: &str) {
     let store = store(mesh, &["main"]);
     spoil(&store);

@@ -1,7 +1,7 @@
 //! A retirement or a narrowing that dies anywhere is finished by running it again (INV-5, INV-6).
 //!
-//! Dropping a run is its death: after a recorded step, after a step whose record was lost, and, behind
-//! a proxy, with a request sent and its answer never read.
+//! Dropping a run is its death: after a recorded step, after a step whose record was lost, and,
+//! behind a proxy, with a request sent and its answer never read.
 
 use std::path::PathBuf;
 

@@ -493,8 +493,8 @@ fn stranger(n: u8) -> Lifecycle {
     )
 }
 
-/// The reader may have a tenth of the slots that it has in a real space, so that the waiting entries
-/// alone would take them all.
+/// The reader may have a tenth of the slots that it has in a real space, so that the waiting
+/// entries alone would take them all.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_8_five_thousand_waiting_entries_hold_nobody_up() {
     let (mesh, _lane, alice, god) = start().await;

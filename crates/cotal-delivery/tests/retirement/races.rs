@@ -1,5 +1,5 @@
-//! Races of one member row, stopped where they matter: the daemon stands behind a proxy that holds the
-//! broker's answer back while the world changes (MEM-3, MEM-4).
+//! Races of one member row, stopped where they matter: the daemon stands behind a proxy that holds
+//! the broker's answer back while the world changes (MEM-3, MEM-4).
 
 use cotal_delivery::Lane;
 use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, serving};

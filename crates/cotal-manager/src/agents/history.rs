@@ -21,8 +21,9 @@ const LIFE: i64 = 60;
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agents {
-    /// Deletes the consumer of the incarnation's history read. Nobody but the agent itself may, so it is
-    /// done in its profile, on a key of this one call, with no channel to read and none to post on.
+    /// Deletes the consumer of the incarnation's history read. Nobody but the agent itself may, so
+    /// it is done in its profile, on a key of this one call, with no channel to read and none to
+    /// post on.
     pub(super) async fn end_history_read(&self, lifecycle: &Lifecycle) -> Result<(), ManagerError> {
         let space = self.space();
         let grant = AgentGrant {

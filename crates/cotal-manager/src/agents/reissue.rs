@@ -16,8 +16,8 @@ use crate::error::ManagerError;
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agents {
-    /// Signs the credential of every live agent anew where another account than the agents' signed it.
-    /// Gives those that it signed, and those whose credential is not on this root.
+    /// Signs the credential of every live agent anew where another account than the agents' signed
+    /// it. Gives those that it signed, and those whose credential is not on this root.
     ///
     /// # Errors
     /// When a credential is damaged, or cannot be signed or stored; running it again continues.

@@ -1,9 +1,9 @@
 //! The end of a lifecycle.
 //!
-//! Order: narrow the ACL row, so that the daemon refuses its joins and reads; revoke its key, so that
-//! it cannot come back; read its inventory; evict it, verified; delete what it left; bury it under a
-//! tombstone. Each step is recorded before the next, so that a crash anywhere is continued by running
-//! it again, and the name is held until all is proven.
+//! Order: narrow the ACL row, so that the daemon refuses its joins and reads; revoke its key, so
+//! that it cannot come back; read its inventory; evict it, verified; delete what it left; bury it
+//! under a tombstone. Each step is recorded before the next, so that a crash anywhere is continued
+//! by running it again, and the name is held until all is proven.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -53,7 +53,8 @@ pub enum Done {
     Tombstoned,
 }
 
-/// The record of a retirement that has begun. It holds the uid, so it is as private as a credential.
+/// The record of a retirement that has begun. It holds the uid, so it is as private as a
+/// credential.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Retiring {

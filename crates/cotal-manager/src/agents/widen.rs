@@ -1,9 +1,10 @@
 //! More for a lifecycle that goes on, and a new key for it.
 //!
-//! Widening takes nothing away, so the old credential stays good: sign → role's consumer → ACL row →
-//! credential. The row comes before the credential, so that nobody holds a credential for what the daemon would
-//! not release. A new key does take something away: sign → revoke the old key, which ends its connections →
-//! credential. No step is recorded, because each may be repeated: running it again does all of them.
+//! Widening takes nothing away, so the old credential stays good: sign → role's consumer → ACL row
+//! → credential. The row comes before the credential, so that nobody holds a credential for what
+//! the daemon would not release. A new key does take something away: sign → revoke the old key,
+//! which ends its connections → credential. No step is recorded, because each may be repeated:
+//! running it again does all of them.
 
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::accounts::Account;
@@ -38,12 +39,12 @@ struct Live {
 }
 
 impl Agents {
-    /// Widens what an agent may do, under the same lifecycle: inbox, memberships and identity stay. It takes
-    /// effect when the agent connects next. Returns what it may do now.
+    /// Widens what an agent may do, under the same lifecycle: inbox, memberships and identity stay.
+    /// It takes effect when the agent connects next. Returns what it may do now.
     ///
     /// # Errors
-    /// When the agent does not live, the credential would be too large, or a step fails; running it again
-    /// continues.
+    /// When the agent does not live, the credential would be too large, or a step fails; running it
+    /// again continues.
     pub async fn widen(
         &self,
         name: &AgentName,
@@ -72,12 +73,12 @@ impl Agents {
         Ok(grant)
     }
 
-    /// Gives an agent a new key under the same lifecycle, because the old one has leaked. When it returns, the
-    /// old one is refused and its connections have ended.
+    /// Gives an agent a new key under the same lifecycle, because the old one has leaked. When it
+    /// returns, the old one is refused and its connections have ended.
     ///
     /// # Errors
-    /// When the agent does not live, or a step fails; running it again continues. The agent can then not
-    /// connect until it is done.
+    /// When the agent does not live, or a step fails; running it again continues. The agent can
+    /// then not connect until it is done.
     pub async fn rekey(&self, name: &AgentName) -> Result<Principal, ManagerError> {
         let Live { lifecycle, creds, read, _held } = self.live(name.principal()).await?;
         let grant = AgentGrant {
@@ -126,7 +127,8 @@ impl Agents {
     }
 }
 
-/// What covers more takes the place of what it covers, so that a credential does not grow with each grant.
+/// What covers more takes the place of what it covers, so that a credential does not grow with each
+/// grant.
 fn union(have: Vec<ChannelPattern>, more: &[ChannelPattern]) -> Vec<ChannelPattern> {
     let mut all = have;
     for pattern in more {

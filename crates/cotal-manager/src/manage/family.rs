@@ -1,7 +1,7 @@
 //! The manager's own identities and the ledger of who holds a credential of theirs, on the disk.
 //!
-//! Invariant: what is issued is in the ledger before it exists (ADM-6), and the identities outlive a
-//! restart (ADM-7). One process has a family open at a time.
+//! Invariant: what is issued is in the ledger before it exists (ADM-6), and the identities outlive
+//! a restart (ADM-7). One process has a family open at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The lease of the one renewal owner of a space, and the row of each running manager.
 //!
 //! The lease prevents double work only: signing the same identity twice is harmless. So an owner
-//! counts as one while its row cannot have expired, and a row that was left behind is found again by
-//! its identity, which one manager has at a time.
+//! counts as one while its row cannot have expired, and a row that was left behind is found again
+//! by its identity, which one manager has at a time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! Order is the safety in it. A start freezes the gate when an earlier run left holders, waits for
 //! the daemon's rail, checks that the daemon reads the very store that this manager writes, has the
 //! predecessor's holders evicted and verified, and only then opens the gate and connects under its
-//! own identity. While it runs it renews only under the `renewal` lease, puts garbled ACL and channel
-//! rows back (`wire.md` §4), and makes again what agents can destroy (`wire.md` §11).
+//! own identity. While it runs it renews only under the `renewal` lease, puts garbled ACL and
+//! channel rows back (`wire.md` §4), and makes again what agents can destroy (`wire.md` §11).
 
 mod family;
 mod lease;

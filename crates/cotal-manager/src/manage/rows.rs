@@ -1,8 +1,8 @@
-//! Keeps the ACL and channel rows of a space: what is garbled is put back as the last valid row, from
-//! the bucket's history or from the memory of a manager that saw it (`wire.md` §4).
+//! Keeps the ACL and channel rows of a space: what is garbled is put back as the last valid row,
+//! from the bucket's history or from the memory of a manager that saw it (`wire.md` §4).
 //!
-//! Invariant: garbage never grants. An ACL row is taken from memory only while every write since was
-//! seen; one that was not may have narrowed it. A channel's config grants nothing.
+//! Invariant: garbage never grants. An ACL row is taken from memory only while every write since
+//! was seen; one that was not may have narrowed it. A channel's config grants nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;

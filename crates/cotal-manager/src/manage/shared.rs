@@ -1,7 +1,7 @@
 //! Keeps what the shared account of a space holds: presence and the mirrors.
 //!
-//! An agent can make the broker destroy these, and nothing else (`wire.md` §11). Nothing durable is in
-//! them, but agents find each other by presence, so they are made again at once.
+//! An agent can make the broker destroy these, and nothing else (`wire.md` §11). Nothing durable is
+//! in them, but agents find each other by presence, so they are made again at once.
 
 use std::convert::Infallible;
 use std::sync::Arc;

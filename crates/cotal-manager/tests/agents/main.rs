@@ -231,7 +231,8 @@ async fn a_garbled_row_is_neither_a_row_nor_an_absence() {
     assert!(matches!(agents.add(&bob).await, Err(ManagerError::GarbledRow(_))));
 }
 
-/// The manager's rows: the last valid one is put back by revision, and what is right is not touched.
+/// The manager's rows: the last valid one is put back by revision, and what is right is not
+/// touched.
 #[tokio::test]
 async fn garbled_acl_rows_are_put_back_as_the_last_valid_ones() {
     let mesh = Mesh::start().await;

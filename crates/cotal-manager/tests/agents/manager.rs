@@ -153,8 +153,8 @@ async fn one_manager_renews_a_space_by_the_renewal_lease() {
     assert!(left.is_none_or(|entry| entry.live().is_none()), "the lease is released");
 }
 
-/// The row of a manager that was killed stands for ten seconds; its successor is the same identity, and
-/// has proved it gone.
+/// The row of a manager that was killed stands for ten seconds; its successor is the same identity,
+/// and has proved it gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_7_a_restarted_manager_takes_up_the_lease_that_its_predecessor_left() {
     let mesh = Mesh::start().await;

@@ -251,8 +251,8 @@ async fn inv_6_an_eviction_that_contradicts_itself_or_tells_of_another_proves_no
     }
 }
 
-/// Somebody listens on the rail and never answers for the eviction: it is asked again, given up after
-/// 15 s in total, and the name stays held.
+/// Somebody listens on the rail and never answers for the eviction: it is asked again, given up
+/// after 15 s in total, and the name stays held.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_6_a_silent_responder_is_asked_again_and_given_up_within_the_wait() {
     let mesh = Mesh::start().await;

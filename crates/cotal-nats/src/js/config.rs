@@ -1,7 +1,8 @@
 //! JetStream's JSON shapes, as far as this project reads or writes them.
 //!
-//! Durations are nanoseconds, as the broker has them. A configuration that another provisioner wrote
-//! may hold fields that are unknown here: they are kept in `rest` and go back unchanged on an update.
+//! Durations are nanoseconds, as the broker has them. A configuration that another provisioner
+//! wrote may hold fields that are unknown here: they are kept in `rest` and go back unchanged on an
+//! update.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,7 +15,8 @@ fn is_zero(value: &i64) -> bool {
     *value == 0
 }
 
-/// A stream's configuration; the fields that decide something here are named, all others are in `rest`.
+/// A stream's configuration; the fields that decide something here are named, all others are in
+/// `rest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct StreamConfig {
     /// The stream's name.

@@ -1,7 +1,7 @@
 //! Direct gets: reads that any replica may answer, one by one or many for one request.
 //!
-//! Invariant: only streams with `allow_direct` answer, and an answer may lag behind the leader; whoever
-//! needs the truth as of now uses [`Connection::get_message`].
+//! Invariant: only streams with `allow_direct` answer, and an answer may lag behind the leader;
+//! whoever needs the truth as of now uses [`Connection::get_message`].
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ impl Connection {
         }
     }
 
-    /// The newest message of each of `subjects` (wildcards allowed). The broker refuses a request that
-    /// matches more than about a thousand subjects.
+    /// The newest message of each of `subjects` (wildcards allowed). The broker refuses a request
+    /// that matches more than about a thousand subjects.
     pub async fn direct_multi_last(
         &self,
         stream: &str,

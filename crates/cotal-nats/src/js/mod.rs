@@ -1,8 +1,8 @@
 //! JetStream API calls on [`Connection`], each on a subject that can be read off the code.
 //!
 //! Invariant: a call publishes on exactly one subject, below `$JS.API` or, for a stream of another
-//! account, below the prefix that the credential names; so a permission table that lists the subject
-//! permits the call and nothing else.
+//! account, below the prefix that the credential names; so a permission table that lists the
+//! subject permits the call and nothing else.
 
 mod config;
 mod direct;
@@ -176,8 +176,9 @@ impl Connection {
         self.js_call(&subject, &json!({}), None).await
     }
 
-    /// `CONSUMER.CREATE.<stream>.<name>`, with `filter` as the subject's tail when there is one: that is
-    /// the form by which permissions bind a name to a filter. `config` carries the same two.
+    /// `CONSUMER.CREATE.<stream>.<name>`, with `filter` as the subject's tail when there is one:
+    /// that is the form by which permissions bind a name to a filter. `config` carries the same
+    /// two.
     pub async fn create_consumer(
         &self,
         stream: &str,

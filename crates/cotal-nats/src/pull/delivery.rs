@@ -20,8 +20,8 @@ pub(crate) struct AckInfo {
 }
 
 impl AckInfo {
-    /// Reads `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>`, or the longer
-    /// form that begins with a domain and an account hash and ends with a token.
+    /// Reads `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>`, or the
+    /// longer form that begins with a domain and an account hash and ends with a token.
     pub(crate) fn parse(reply: &str) -> Option<Self> {
         let rest = reply.strip_prefix("$JS.ACK.")?;
         let tokens = rest.bytes().filter(|b| *b == b'.').count() + 1;

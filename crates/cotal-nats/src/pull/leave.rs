@@ -1,10 +1,12 @@
-//! Leaving a consumer that nobody else reads, so that whoever reads it next gets everything in order.
+//! Leaving a consumer that nobody else reads, so that whoever reads it next gets everything in
+//! order.
 //!
-//! The broker gives again what was given back before it gives anything new, but in the order in which it
-//! came back. So everything is taken first, also what others gave back before, and then goes back at
-//! once. Two things are in the way. The client forgets a subscription before the broker has seen its end,
-//! and drops what arrives in between, although the broker counts it as delivered. And what the broker
-//! cannot deliver any more it gives back to itself, before anybody else can.
+//! The broker gives again what was given back before it gives anything new, but in the order in
+//! which it came back. So everything is taken first, also what others gave back before, and then
+//! goes back at once. Two things are in the way. The client forgets a subscription before the
+//! broker has seen its end, and drops what arrives in between, although the broker counts it as
+//! delivered. And what the broker cannot deliver any more it gives back to itself, before anybody
+//! else can.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,8 +42,8 @@ impl Left {
         self.answers.extend(answers);
     }
 
-    /// Gives everything back in the order of the stream, for as long as `may_answer` says yes. When this
-    /// returns, the broker has taken it all back.
+    /// Gives everything back in the order of the stream, for as long as `may_answer` says yes. When
+    /// this returns, the broker has taken it all back.
     ///
     /// # Errors
     /// When the connection is closed, or the broker did not confirm it.
@@ -84,9 +86,10 @@ impl Answer {
 }
 
 impl PullConsumer {
-    /// Ends the pulls of a consumer that nobody else reads, and hands out everything that was not asked
-    /// for yet. Nothing can be pulled afterwards. Where `is_ours` denies it, somebody else reads it by
-    /// now: then the pulls only end, because what is taken would be taken from that one.
+    /// Ends the pulls of a consumer that nobody else reads, and hands out everything that was not
+    /// asked for yet. Nothing can be pulled afterwards. Where `is_ours` denies it, somebody else
+    /// reads it by now: then the pulls only end, because what is taken would be taken from that
+    /// one.
     pub async fn leave(&mut self, is_ours: impl Fn() -> bool) -> Left {
         let deadline = Instant::now() + DRAINED_WITHIN;
         let mut left = Left { connection: self.connection.clone(), answers: BTreeMap::new() };
@@ -148,8 +151,8 @@ impl PullConsumer {
         }
     }
 
-    /// Takes what others gave back, and what the broker gave back to itself, to its end. Nothing is asked
-    /// for that would stay open.
+    /// Takes what others gave back, and what the broker gave back to itself, to its end. Nothing is
+    /// asked for that would stay open.
     async fn sweep(
         &mut self,
         deliveries: &mut Vec<Delivery>,

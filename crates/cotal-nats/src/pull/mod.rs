@@ -1,7 +1,7 @@
 //! Pull consumers: overlapping pull requests, and messages that are acked by whoever owns them.
 //!
-//! Invariant: what is asked for and not yet delivered never exceeds `batch` by more than one refill, so
-//! a slow reader holds back the broker and not its own memory.
+//! Invariant: what is asked for and not yet delivered never exceeds `batch` by more than one
+//! refill, so a slow reader holds back the broker and not its own memory.
 
 mod delivery;
 mod leave;
@@ -56,9 +56,9 @@ impl PullConsumer {
         })
     }
 
-    /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or empty
-    /// when `wait` is over. Survives reconnects. Cancel-safe: what a cancelled call took is handed out by
-    /// the next one.
+    /// Up to `max` messages: returns as soon as there is at least one and no more are at hand, or
+    /// empty when `wait` is over. Survives reconnects. Cancel-safe: what a cancelled call took is
+    /// handed out by the next one.
     pub async fn next_batch(
         &mut self,
         max: usize,
@@ -68,8 +68,8 @@ impl PullConsumer {
     }
 
     /// The same, but once there is one message it waits for more as `gather` says: a caller that is
-    /// busy anyway gets fewer and larger batches. Cancel-safe likewise; the time of a cancelled call
-    /// counts.
+    /// busy anyway gets fewer and larger batches. Cancel-safe likewise; the time of a cancelled
+    /// call counts.
     pub async fn gather(
         &mut self,
         max: usize,
@@ -106,8 +106,8 @@ impl PullConsumer {
         Ok(std::mem::take(&mut self.taken))
     }
 
-    /// One message, and none asked for ahead of it when `batch` is 1: for a caller that works on each
-    /// before it wants another. `None` when `wait` is over. Cancel-safe.
+    /// One message, and none asked for ahead of it when `batch` is 1: for a caller that works on
+    /// each before it wants another. `None` when `wait` is over. Cancel-safe.
     pub async fn next_one(&mut self, wait: Duration) -> Result<Option<Delivery>, PullError> {
         if !self.taken.is_empty() {
             return Ok(Some(self.taken.remove(0)));
@@ -144,9 +144,9 @@ impl PullConsumer {
         self.requests.consumer()
     }
 
-    /// Ends the pulls and hands out what had arrived and was not asked for yet, so that its owner can
-    /// return it at once instead of letting it wait for the ack wait. What is on its way just then can be
-    /// lost; whoever is the consumer's only reader [leaves](Self::leave) it instead.
+    /// Ends the pulls and hands out what had arrived and was not asked for yet, so that its owner
+    /// can return it at once instead of letting it wait for the ack wait. What is on its way just
+    /// then can be lost; whoever is the consumer's only reader [leaves](Self::leave) it instead.
     pub async fn end(mut self) -> Vec<Delivery> {
         let mut left = std::mem::take(&mut self.taken);
         // Draining keeps what is in flight until the broker has seen the end of the subscription.

@@ -166,9 +166,9 @@ impl PullRequests {
         Ok(())
     }
 
-    /// Makes the broker drop the pulls whose inbox is gone: it looks at them when it is asked about the
-    /// consumer. Otherwise the first message that is given back goes to one of them, and from there
-    /// behind all others.
+    /// Makes the broker drop the pulls whose inbox is gone: it looks at them when it is asked about
+    /// the consumer. Otherwise the first message that is given back goes to one of them, and from
+    /// there behind all others.
     pub(crate) async fn forgotten(&self, within: Duration) {
         // Without an answer only the order suffers.
         let _ = tokio::time::timeout(within, self.info()).await;
@@ -182,8 +182,8 @@ impl PullRequests {
         self.options
     }
 
-    /// Asks for as many messages more as are at hand. If there are fewer, the broker says so at once, and
-    /// behind everything that it delivered before.
+    /// Asks for as many messages more as are at hand. If there are fewer, the broker says so at
+    /// once, and behind everything that it delivered before.
     pub(crate) async fn probe(&mut self, most: usize) -> Result<(), NatsError> {
         let (to, reply) = (self.next_subject.clone(), self.inbox_subject.clone());
         let body = format!("{{\"batch\":{most},\"no_wait\":true}}").into();

@@ -31,8 +31,8 @@ const TICK: Duration = Duration::from_millis(250);
 const HOLD: Duration = Duration::from_millis(250);
 /// How long nobody may serve the subject before that is believed.
 const NO_RESPONDERS_PATIENCE: Duration = Duration::from_secs(5);
-/// Messages that go onto the wire between two questions whether they still may. A process can be paused
-/// between any two, and each question costs a look at a lock and at the clock.
+/// Messages that go onto the wire between two questions whether they still may. A process can be
+/// paused between any two, and each question costs a look at a lock and at the clock.
 const ASK_EVERY: usize = 16;
 /// Answers handled between two looks at the queue.
 const DRAIN: usize = 512;
@@ -152,7 +152,9 @@ impl Actor {
             flow = self.flows.next() => Event::Flow(flow),
             denial = self.denials.recv() => Event::Denied(denial.ok()),
             _ = self.state.changed() => Event::StateChanged,
-            submission = self.submissions.recv(), if self.open && room => Event::Submitted(submission),
+            submission = self.submissions.recv(), if self.open && room => {
+                Event::Submitted(submission)
+            }
             _ = self.ticks.tick(), if waiting => Event::Tick,
         }
     }
@@ -205,8 +207,8 @@ impl Actor {
         }
         let now = Instant::now();
         let mut in_flight = self.in_flight();
-        // A few messages are worth little alone: they wait for what is in flight, and go together with
-        // whatever joins them meanwhile.
+        // A few messages are worth little alone: they wait for what is in flight, and go together
+        // with whatever joins them meanwhile.
         if in_flight > 0 && self.is_trickle() {
             return Ok(());
         }
@@ -286,8 +288,8 @@ impl Actor {
             return false;
         }
         self.fast_count += 1;
-        // The broker knows a batch by its id alone, whoever writes it: an id that another writer of the
-        // stream may have left open would mix the two.
+        // The broker knows a batch by its id alone, whoever writes it: an id that another writer of
+        // the stream may have left open would mix the two.
         let run = self.inbox.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
         let id = format!("{run}-{:x}", self.fast_count);
         self.fast.push_back(FastBatch::new(&self.inbox, id));

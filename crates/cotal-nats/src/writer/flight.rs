@@ -88,7 +88,8 @@ pub(super) enum FastOp {
 /// How often the broker is asked to report; it may report more often.
 const FLOW: u64 = 256;
 
-/// One fast-ingest batch (ADR-50). Its messages are numbered from 1; the broker confirms up to a number.
+/// One fast-ingest batch (ADR-50). Its messages are numbered from 1; the broker confirms up to a
+/// number.
 #[derive(Debug)]
 pub(super) struct FastBatch {
     pub(super) id: String,
@@ -114,7 +115,8 @@ impl FastBatch {
         self.front + self.entries.len() as u64 - 1
     }
 
-    /// The reply subject of the next message. The last token makes the broker read it as fast ingest.
+    /// The reply subject of the next message. The last token makes the broker read it as fast
+    /// ingest.
     pub(super) fn next_reply(&self, last: bool) -> Subject {
         let number = self.sent() + 1;
         let op = match (number, last) {

@@ -1,14 +1,15 @@
 //! Confirmed writes into one stream, many in flight.
 //!
-//! Whoever submits a batch gets a [`Ticket`] that resolves once the broker has confirmed or refused each
-//! message of it. Invariant: a message counts as confirmed only when an answer of the broker covers it;
-//! what a lost connection leaves open is sent again, in order and under the same message ids.
+//! Whoever submits a batch gets a [`Ticket`] that resolves once the broker has confirmed or refused
+//! each message of it. Invariant: a message counts as confirmed only when an answer of the broker
+//! covers it; what a lost connection leaves open is sent again, in order and under the same message
+//! ids.
 //!
-//! Messages go onto the wire in the order of submission, and on an unbroken connection they are stored in
-//! it. When the connection breaks, the client keeps what it had queued and sends it right after its
-//! redial, so that it may be stored before the older messages that are sent again: never more than
-//! [`WriterOptions::max_in_flight`] places early. Whoever needs strict order across a crash awaits the
-//! older ticket before it submits the newer batch.
+//! Messages go onto the wire in the order of submission, and on an unbroken connection they are
+//! stored in it. When the connection breaks, the client keeps what it had queued and sends it right
+//! after its redial, so that it may be stored before the older messages that are sent again: never
+//! more than [`WriterOptions::max_in_flight`] places early. Whoever needs strict order across a
+//! crash awaits the older ticket before it submits the newer batch.
 
 mod actor;
 mod flight;
@@ -59,8 +60,8 @@ impl Future for Ticket {
     }
 }
 
-/// The handle of a write pipeline. Its task ends when the handle and all clones are gone and everything
-/// submitted is settled.
+/// The handle of a write pipeline. Its task ends when the handle and all clones are gone and
+/// everything submitted is settled.
 #[derive(Clone, Debug)]
 pub struct Writer {
     submissions: mpsc::Sender<Submission>,
@@ -70,8 +71,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a pipeline. The returned task ends once all clones of the handle are dropped and what was
-    /// submitted is settled; its owner awaits it at shutdown.
+    /// Starts a pipeline. The returned task ends once all clones of the handle are dropped and what
+    /// was submitted is settled; its owner awaits it at shutdown.
     pub async fn start(
         connection: &Connection,
         options: WriterOptions,
@@ -79,10 +80,10 @@ impl Writer {
         Self::start_while(connection, options, || true).await
     }
 
-    /// The same, for as long as `may_write` says yes: it is asked before every few messages that go onto
-    /// the wire, be it for the first time or again, and what it withholds fails
-    /// ([`NatsError::Withheld`]). What it let pass can wait in the client's own queue, so a process that
-    /// is paused just then still says that much when it wakes up.
+    /// The same, for as long as `may_write` says yes: it is asked before every few messages that go
+    /// onto the wire, be it for the first time or again, and what it withholds fails
+    /// ([`NatsError::Withheld`]). What it let pass can wait in the client's own queue, so a process
+    /// that is paused just then still says that much when it wakes up.
     pub async fn start_while(
         connection: &Connection,
         options: WriterOptions,
@@ -99,12 +100,14 @@ impl Writer {
         Ok((Self { submissions, permits, max_pending, refusal }, task))
     }
 
-    /// Why the broker does not store what it is given, if its last answer was a refusal or a denial.
+    /// Why the broker does not store what it is given, if its last answer was a refusal or a
+    /// denial.
     pub fn refusal(&self) -> Option<NatsError> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands a batch in. Waits while too much is pending; the order of calls is the order on the wire.
+    /// Hands a batch in. Waits while too much is pending; the order of calls is the order on the
+    /// wire.
     pub async fn submit(&self, messages: Vec<Outgoing>) -> Result<Ticket, NatsError> {
         let total = messages.len();
         let (tell, done) = oneshot::channel();

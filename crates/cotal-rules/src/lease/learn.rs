@@ -181,10 +181,10 @@ impl LeaseKeeper {
         self.phase == Phase::Running && now_ms < self.valid_until
     }
 
-    /// An own row that no answer confirmed. When it is new, a write whose answer is missing has been
-    /// stored, no earlier than the oldest such write was sent. It settles the updates among the
-    /// others, because they expect what is no longer there, but never a create: that may be stored
-    /// whenever the key is free. When it is known, they may all be on their way still.
+    /// An own row that no answer confirmed. When it is new, a write whose answer is missing has
+    /// been stored, no earlier than the oldest such write was sent. It settles the updates among
+    /// the others, because they expect what is no longer there, but never a create: that may be
+    /// stored whenever the key is free. When it is known, they may all be on their way still.
     fn adopt(&mut self, revision: u64, ready: bool) {
         if revision > self.seen {
             let flying = self.pending.filter(|p| p.op != Op::Read);

@@ -62,8 +62,8 @@ struct Pending {
     op: Op,
     /// When it was sent.
     sent: i64,
-    /// The newest revision that was seen then: the leader's answer cannot be older, unless the store
-    /// has lost what it had confirmed.
+    /// The newest revision that was seen then: the leader's answer cannot be older, unless the
+    /// store has lost what it had confirmed.
     seen: u64,
     /// The bucket was found to be another one meanwhile, so the answer may be about either.
     stale: bool,
@@ -118,8 +118,8 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// A keeper for this process run, whose row will say `since` (Unix milliseconds) and stand in the
-    /// bucket that was `created` then. It renews three times in the row's `ttl_ms`, so that two
+    /// A keeper for this process run, whose row will say `since` (Unix milliseconds) and stand in
+    /// the bucket that was `created` then. It renews three times in the row's `ttl_ms`, so that two
     /// renewals may fail before the row is lost.
     #[must_use]
     pub fn new(

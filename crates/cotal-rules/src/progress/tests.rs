@@ -231,7 +231,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn progress_never_passes_what_nobody_has_dealt_with(steps in prop::collection::vec(step(), 1..120)) {
+    fn progress_never_passes_what_nobody_has_dealt_with(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
         let mut world = World::default();
         let mut progress = Progress::start(world.look(), 0);
         for (at, step) in steps.iter().enumerate() {

@@ -453,7 +453,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
 
     #[test]
-    fn fan_1_rdr_1_rdr_10_mem_2_every_eligible_post_arrives_once_and_nothing_else_does(ops in ops()) {
+    fn fan_1_rdr_1_rdr_10_mem_2_every_eligible_post_arrives_once_and_nothing_else_does(
+        ops in ops()
+    ) {
         let mut cluster = Cluster::new(br#"{"deliveryClass":"durable"}"#);
         for op in ops {
             cluster.run(op);

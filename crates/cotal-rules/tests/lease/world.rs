@@ -85,9 +85,9 @@ pub(crate) struct Faults {
     pub(crate) garble: bool,
     pub(crate) stop: bool,
     pub(crate) kill: bool,
-    /// The bucket is deleted and created again. A write that names a revision of the old one does not
-    /// meet the same number in the new one: the broker could not tell them apart, so here the model is
-    /// kinder than it.
+    /// The bucket is deleted and created again. A write that names a revision of the old one does
+    /// not meet the same number in the new one: the broker could not tell them apart, so here the
+    /// model is kinder than it.
     pub(crate) recreate: bool,
 }
 

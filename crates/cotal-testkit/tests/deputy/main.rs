@@ -1,7 +1,7 @@
 //! An agent plays the deputy (`wire.md` §8, "Reply subjects are not checked by the broker").
 //!
-//! `volley.rs` tries a space of three accounts, where nothing comes of it. The rest tries what the daemon
-//! makes of it in a space of one account, where it cannot be prevented.
+//! `volley.rs` tries a space of three accounts, where nothing comes of it. The rest tries what the
+//! daemon makes of it in a space of one account, where it cannot be prevented.
 //!
 //! Whatever it makes the broker publish over rows, into streams and onto rails: nothing is granted,
 //! nobody's membership changes, and deliveries go on.
@@ -177,7 +177,8 @@ async fn adm_5_no_reply_goes_outside_the_callers_own_subtree() {
         let sent = mallory.connection.publish_with_reply(ask, reply, None, body.clone().into());
         sent.await.expect("sent");
     }
-    // The rail answers in order of arrival or in parallel, so a whole later exchange bounds the wait.
+    // The rail answers in order of arrival or in parallel, so a whole later exchange bounds the
+    // wait.
     let answer =
         mallory.control("delivery", "listMemberships", json!({})).await.expect("an answer");
     assert!(answer.ok);

@@ -1,9 +1,9 @@
 //! Every call that an agent may make, aimed at every subject that matters (`wire.md` §11).
 //!
 //! Both lists are generated: the calls from the agent's own credential, the subjects from what the
-//! daemon, the manager and people's commands may publish and hear, and from every destructive call on
-//! every stream. Nothing that the broker answers or delivers for the agent may come as far as the
-//! durable account.
+//! daemon, the manager and people's commands may publish and hear, and from every destructive call
+//! on every stream. Nothing that the broker answers or delivers for the agent may come as far as
+//! the durable account.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -57,8 +57,8 @@ fn pull_now(_: &str) -> String {
     r#"{"batch":1,"no_wait":true}"#.to_owned()
 }
 
-/// A consumer that delivers to the target, with acknowledgements, so that its messages have a reply that
-/// a pull would be answered on, and with heartbeats, which are empty calls.
+/// A consumer that delivers to the target, with acknowledgements, so that its messages have a reply
+/// that a pull would be answered on, and with heartbeats, which are empty calls.
 fn push(target: &str) -> String {
     json!({
         "deliver_subject": target, "deliver_policy": "all", "ack_policy": "explicit",
@@ -247,7 +247,8 @@ impl Range {
         Self { mesh, alice, bob, mallory, calls, targets }
     }
 
-    /// A DM to itself whose body is a pull, so that there is something to be pulled onto the target.
+    /// A DM to itself whose body is a pull, so that there is something to be pulled onto the
+    /// target.
     async fn load(&self) {
         let own = self.mesh.space().inst(self.mallory.principal(), self.mallory.principal());
         let sent = self.mallory.connection.publish(own, None, PULL.into());
@@ -267,8 +268,8 @@ impl Range {
         sent.await.expect("a shot");
     }
 
-    /// A push consumer of its own, wherever the agent may make one. What it does in the shared account is
-    /// that account's; it is made again so that the next shot finds it.
+    /// A push consumer of its own, wherever the agent may make one. What it does in the shared
+    /// account is that account's; it is made again so that the next shot finds it.
     async fn push(&self, call: &Call, target: &str) {
         let tail = call.subject.split(".CONSUMER.CREATE.").nth(1).expect("a stream");
         let mut tokens = tail.split('.');
@@ -317,8 +318,8 @@ impl Range {
         self.mallory.connection.round_trip().await.expect("a round trip");
     }
 
-    /// The broker answers each call of the agent, where the agent hears it: shots that are no calls would
-    /// prove nothing. Pushes are tried by a consumer that delivers.
+    /// The broker answers each call of the agent, where the agent hears it: shots that are no calls
+    /// would prove nothing. Pushes are tried by a consumer that delivers.
     async fn is_loaded(&self, kinds: &[Kind]) {
         let own = format!("{}.aim", self.mallory.connection.inbox_prefix());
         let mut heard =

@@ -1,7 +1,7 @@
 //! Every profile against the real broker: what it may do, and that it may do nothing else.
 //!
-//! `tables.rs` spells the profiles. Each is tried with everything that any profile may do, as itself
-//! and as another, and with every JetStream call on every stream. `refusals.rs` tries what a
+//! `tables.rs` spells the profiles. Each is tried with everything that any profile may do, as
+//! itself and as another, and with every JetStream call on every stream. `refusals.rs` tries what a
 //! permission cannot express; `clients.rs` does what client libraries do.
 
 mod clients;

@@ -1,12 +1,12 @@
 //! What each profile may do, spelled out subject by subject and without `cotal-wire`, so that a
 //! mistake there cannot hide here. Whatever a table does not list is denied.
 //!
-//! A line is `pub SUBJECT`, `sub SUBJECT`, `api CALL` (a publish below `$JS.API`), or the short form
-//! of `wire.md` §8: `kv BUCKET`, `put BUCKET KEY`, `pull STREAM CONSUMER`, `own STREAM CONSUMER
-//! FILTER`. `below CALL` stands for whatever is tried below that call, `except CALL` takes away what
-//! lines before it gave; `writes BUCKET` is every tried key of a bucket. In braces: `{me}` and `{me-}` the user's own principal, `{uid}` its
-//! lifecycle, `{conn}` its nkey; `{bob}`, `{bob-}`, `{bob.uid}` an agent that it is not;
-//! `{account}` the space's account.
+//! A line is `pub SUBJECT`, `sub SUBJECT`, `api CALL` (a publish below `$JS.API`), or the short
+//! form of `wire.md` §8: `kv BUCKET`, `put BUCKET KEY`, `pull STREAM CONSUMER`, `own STREAM
+//! CONSUMER FILTER`. `below CALL` stands for whatever is tried below that call, `except CALL` takes
+//! away what lines before it gave; `writes BUCKET` is every tried key of a bucket. In braces:
+//! `{me}` and `{me-}` the user's own principal, `{uid}` its lifecycle, `{conn}` its nkey; `{bob}`,
+//! `{bob-}`, `{bob.uid}` an agent that it is not; `{account}` the space's account.
 
 /// What every profile may do.
 pub(crate) const EVERYONE: &str = "

@@ -1,7 +1,8 @@
-//! A client of another language on the real mesh, with nothing but a creds file and the broker's URL.
+//! A client of another language on the real mesh, with nothing but a creds file and the broker's
+//! URL.
 //!
-//! nats-py is fetched with pip into the target directory. Where pip cannot fetch it the test fails and
-//! says so; `COTAL_OFFLINE=1` is how a person without a network says that it shall be left out.
+//! nats-py is fetched with pip into the target directory. Where pip cannot fetch it the test fails
+//! and says so; `COTAL_OFFLINE=1` is how a person without a network says that it shall be left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,5 +1,6 @@
-//! A space as the TypeScript reference provisions it: none of the write paths that this project adds
-//! where the broker offers them, other defaults, consumers already there. The daemon serves it.
+//! A space as the TypeScript reference provisions it: none of the write paths that this project
+//! adds where the broker offers them, other defaults, consumers already there. The daemon serves
+//! it.
 //!
 //! `space.json` holds every stream, bucket and consumer in the form in which nats.js sends it.
 

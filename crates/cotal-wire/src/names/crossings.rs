@@ -5,8 +5,8 @@ use super::Space;
 /// Where the broker takes answers to requests that crossed from another account.
 pub const FORWARDED_REPLIES: &str = "_R_.>";
 
-/// Whether the broker itself chose `reply`, because the request crossed from another account: it leads
-/// back to whoever asked, and to nobody else.
+/// Whether the broker itself chose `reply`, because the request crossed from another account: it
+/// leads back to whoever asked, and to nobody else.
 #[must_use]
 pub fn is_forwarded_reply(reply: &str) -> bool {
     reply.starts_with("_R_.")

@@ -1,5 +1,5 @@
-//! What `post`, `dm`, `join`, `leave`, `inbox` and the commands of role requests have in common: they
-//! speak as an agent.
+//! What `post`, `dm`, `join`, `leave`, `inbox` and the commands of role requests have in common:
+//! they speak as an agent.
 
 use std::path::PathBuf;
 

@@ -15,7 +15,7 @@ use crate::output::plain_lines;
 /// Asks whoever holds a role, and prints the request's number.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The number is what `cotal request` goes by. One holder gets the request; a direct message says which.
+`cotal request` takes that number. One holder gets the request; a direct message says which.
 With --wait the answer is printed instead, and the exit code is 1 when the holder could not do it, 5
 when no answer came in time; it can still be read with `cotal request status`.
 

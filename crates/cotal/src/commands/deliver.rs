@@ -60,8 +60,8 @@ pub struct Args {
         value_parser = clap::value_parser!(i64).range(1..)
     )]
     broker_gone_ms: Option<i64>,
-    /// The same by the wall clock, whatever was stalled; never less than the window, by default four
-    /// of it.
+    /// The same by the wall clock, whatever was stalled; never less than the window, by default
+    /// four of it.
     #[arg(
         long,
         value_name = "MS",

@@ -55,8 +55,8 @@ struct ProvisionArgs {
     /// The manifest that the spaces are added to; else spaces.json in the host's root.
     #[arg(long, value_name = "MANIFEST")]
     manifest: Option<PathBuf>,
-    /// Let the host retain the system account's seed, with which it kicks connections. A kick reaches
-    /// every space of the broker: only for a trusted machine.
+    /// Let the host retain the system account's seed, with which it kicks connections. A kick
+    /// reaches every space of the broker: only for a trusted machine.
     #[arg(long)]
     kicks: bool,
     #[command(flatten)]
@@ -107,7 +107,8 @@ fn provision(args: &ProvisionArgs, ctx: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// `--root` names the host's root here, so the keys are looked for as other commands look for a root.
+/// `--root` names the host's root here, so the keys are looked for as other commands look for a
+/// root.
 fn signing_root(named: Option<&Path>, ctx: &Context) -> anyhow::Result<Root> {
     match named {
         Some(dir) => Ok(Root::at(dir)?),

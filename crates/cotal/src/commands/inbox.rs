@@ -38,7 +38,8 @@ pub struct Args {
     /// With --follow: listen on this channel too, joined or not.
     #[arg(long, value_name = "CHANNEL", value_parser = channel, requires = "follow")]
     channel: Vec<Channel>,
-    /// Without --follow: how long nothing may arrive before the inbox counts as read, in milliseconds.
+    /// Without --follow: how long nothing may arrive before the inbox counts as read, in
+    /// milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     settle: u64,
     #[command(flatten)]
@@ -100,8 +101,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Says first what is not there to be read any more. Without a daemon nobody knows; that none serves is
-    /// told anyway.
+    /// Says first what is not there to be read any more. Without a daemon nobody knows; that none
+    /// serves is told anyway.
     async fn missed(&self) -> anyhow::Result<()> {
         for episode in self.endpoint.missed_posts().await.unwrap_or_default() {
             self.print_missed(&episode)?;

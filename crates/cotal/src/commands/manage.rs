@@ -22,8 +22,8 @@ use crate::output::told;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 `cotal up` starts it, `cotal down` stops it. It signs the daemon's credentials anew at half of their
-life and has the daemon adopt them. A start first has what an earlier run left evicted; until that is
-verified no agent is provisioned. It logs to .cotal/manager.<space>.log and to standard error.
+life and has the daemon adopt them. A start first has what an earlier run left evicted; until that
+is verified no agent is provisioned. It logs to .cotal/manager.<space>.log and to standard error.
 
 Example:
   cotal manage --space main --root /srv/mesh")]

@@ -13,7 +13,8 @@ use crate::exit::{Exit, Failure};
 /// Far above what any broker takes; only keeps an endless input from filling the memory.
 const MOST: u64 = 64 * 1024 * 1024;
 
-/// Prints what was stored: `line`, or both numbers as JSON. That it cannot be printed does not undo it.
+/// Prints what was stored: `line`, or both numbers as JSON. That it cannot be printed does not undo
+/// it.
 pub fn print_stored(
     (id, seq): (&str, u64),
     line: impl Display,

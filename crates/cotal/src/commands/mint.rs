@@ -1,4 +1,5 @@
-//! `cotal mint`: one bounded credential of a delivery host, for whoever provisions its store himself.
+//! `cotal mint`: one bounded credential of a delivery host, for whoever provisions its store
+//! himself.
 
 use std::path::{Path, PathBuf};
 

@@ -14,8 +14,8 @@ use crate::exit::{Exit, Failure};
 use crate::logging;
 use crate::output::told;
 
-/// The end of a process that found no place to run: it has no log of its own, and its line on standard
-/// error is one of a log like all that follow it.
+/// The end of a process that found no place to run: it has no log of its own, and its line on
+/// standard error is one of a log like all that follow it.
 pub fn nowhere(process: &str, args: &MeshArgs, failure: &anyhow::Error, ctx: &Context) -> Exit {
     logging::to_stderr(ctx.log_format);
     let space = args.space.as_ref().map(ToString::to_string).unwrap_or_default();

@@ -25,7 +25,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Say where a request stands (queued, taken, returned, done, failed, cancelled or unknown), and its answer.
+    /// Say where a request stands (queued, taken, returned, done, failed, cancelled or unknown),
+    /// and its answer.
     #[command(after_help = "\
 Ends with 4 for a number that is none of the agent's requests.
 

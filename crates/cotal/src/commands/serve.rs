@@ -24,7 +24,8 @@ use crate::output::{Output, plain};
 
 /// Well within the 60 s after which the broker gives a request to another holder.
 const PROGRESS: Duration = Duration::from_secs(20);
-/// How long the output of a command that has ended is read on: a child that it left behind may hold it open.
+/// How long the output of a command that has ended is read on: a child that it left behind may hold
+/// it open.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// The exit code by which a command says that a request cannot be done.
 const CANNOT_BE_DONE: i32 = 100;
@@ -38,8 +39,8 @@ Each request is shown once the daemon has recorded that this agent has it. Witho
 printed and counts as done. With --exec the command gets its text on standard input (with --json
 the whole message) and, in its environment, COTAL_REQUEST_SEQ, COTAL_REQUEST_SENDER,
 COTAL_REQUEST_ROLE and COTAL_REQUEST_DELIVERY. What it prints on standard output is the answer that
-the sender gets, its first 32 KiB: `cotal ask --wait` prints it. Exit code 0 says that the request is
-done, 100 that it cannot be done and nobody is to try it again; any other gives it back, and some
+the sender gets, its first 32 KiB: `cotal ask --wait` prints it. Exit code 0 says that the request
+is done, 100 that it cannot be done and nobody is to try it again; any other gives it back, and some
 holder gets it again.
 
 Examples:

@@ -35,9 +35,9 @@ enum Command {
     },
     /// Move a space of one account to three, so that no agent can destroy or rob what is another's.
     #[command(after_help = "\
-Nothing that is stored is moved or lost. The space's daemon and manager are stopped and started again,
-and every agent's credential is signed anew under its own lifecycle, in its file: agents that run
-connect again with it. Whatever interrupts the move, running it again continues.
+Nothing that is stored is moved or lost. The space's daemon and manager are stopped and started
+again, and every agent's credential is signed anew under its own lifecycle, in its file: agents that
+run connect again with it. Whatever interrupts the move, running it again continues.
 
 Example:
   cotal space isolate main")]

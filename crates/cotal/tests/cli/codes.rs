@@ -101,7 +101,8 @@ fn a_variable_that_does_not_read_is_refused_and_not_ignored() {
     }
 }
 
-/// What was sent is sent, whether or not its number can be printed; and what is no text is not sent.
+/// What was sent is sent, whether or not its number can be printed; and what is no text is not
+/// sent.
 #[test]
 fn a_message_is_told_apart_from_its_printing_and_its_reading() {
     let site = Site::up();

@@ -1,4 +1,5 @@
-//! The manager's process: started by `up`, stopped by `down`, and what `doctor auth` says of its work.
+//! The manager's process: started by `up`, stopped by `down`, and what `doctor auth` says of its
+//! work.
 
 use cotal_manager::Gate;
 use cotal_workspace::Root;

@@ -1,9 +1,9 @@
-//! Two complete hosts on one machine and one broker: kill, return, graceful stop, renewal across the
-//! first expiry, an invalid manifest (STB-5).
+//! Two complete hosts on one machine and one broker: kill, return, graceful stop, renewal across
+//! the first expiry, an invalid manifest (STB-5).
 //!
-//! The times that it prints are observations, not promises: two processes on one machine are no test of
-//! two machines or of a network that splits. `cargo xtask standby` plays it with the lease's real time to
-//! live, continuous integration with a shorter one.
+//! The times that it prints are observations, not promises: two processes on one machine are no
+//! test of two machines or of a network that splits. `cargo xtask standby` plays it with the
+//! lease's real time to live, continuous integration with a shorter one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 #![allow(clippy::print_stdout, reason = "the observed times are what the suite is run for")]
@@ -192,8 +192,8 @@ async fn stb_5_two_complete_hosts_through_kill_return_stop_renewal_and_an_invali
     assert_eq!(broker.lease().await, None, "the last one released its row");
 }
 
-/// Each host's credential is replaced through its own store, and the first one expires while the holder
-/// serves on.
+/// Each host's credential is replaced through its own store, and the first one expires while the
+/// holder serves on.
 async fn renewal(
     mesh: &Mesh,
     broker: &Broker,

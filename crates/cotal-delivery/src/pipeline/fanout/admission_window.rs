@@ -1,9 +1,9 @@
 //! How many posts may stand before the reader, so that INBOX's cap never takes an unread copy.
 //!
 //! Invariant: a member gets at most one copy of a post, so what stands unread of it in INBOX is at
-//! most the posts that were routed and are not known to be dealt with. A *mark* is a sequence of INBOX
-//! that was read after some posts were confirmed: all their copies stand at or below it. Once the
-//! reader has come to a mark, those posts are dealt with.
+//! most the posts that were routed and are not known to be dealt with. A *mark* is a sequence of
+//! INBOX that was read after some posts were confirmed: all their copies stand at or below it. Once
+//! the reader has come to a mark, those posts are dealt with.
 
 use std::collections::VecDeque;
 
@@ -51,8 +51,8 @@ impl AdmissionWindow {
         self.confirmed += 1;
     }
 
-    /// Whether a mark should be read now. If so, whoever reads it gives it to [`AdmissionWindow::mark`] with
-    /// the number of posts that this returns.
+    /// Whether a mark should be read now. If so, whoever reads it gives it to
+    /// [`AdmissionWindow::mark`] with the number of posts that this returns.
     pub(crate) fn ask(&mut self) -> Option<u64> {
         let news = self.confirmed - self.asked;
         let due = news >= MARK_EVERY || (news > 0 && !self.has_space());

@@ -1,7 +1,9 @@
-//! Posts that CHAT's cap took before they were routed: counted, logged, and told to who posted them.
+//! Posts that CHAT's cap took before they were routed: counted, logged, and told to who posted
+//! them.
 //!
-//! [`Arrivals`] finds them by their sequences. Whose they were is then asked of CHAT, beside the writer
-//! and never in its way: the subjects that are full, and the oldest post that each still holds.
+//! [`Arrivals`] finds them by their sequences. Whose they were is then asked of CHAT, beside the
+//! writer and never in its way: the subjects that are full, and the oldest post that each still
+//! holds.
 
 use std::time::Duration;
 
@@ -203,8 +205,8 @@ impl Reporter {
     ) -> Message {
         let text = format!(
             "some of your posts on {channel} (sequences {first} to {last}) were not delivered: you \
-             posted more than the channel keeps until it is routed; post more slowly, and again what \
-             matters"
+             posted more than the channel keeps until it is routed; post more slowly, and again \
+             what matters"
         );
         let data = serde_json::json!({
             "type": "unrouted", "channel": channel, "first": first, "last": last,

@@ -1,9 +1,9 @@
 //! The fan-out writer: copies each post into the private store of every member it is for.
 //!
 //! Invariant: a post is acked only when every copy it needs is confirmed by the broker. What is
-//! retried or redelivered is harmless, because a copy's message id is the same every time. A post whose
-//! copies cannot be confirmed is kept here until they are: given back, CHAT's cap could take it. A lane
-//! that does not serve any more routes nothing and answers for no post.
+//! retried or redelivered is harmless, because a copy's message id is the same every time. A post
+//! whose copies cannot be confirmed is kept here until they are: given back, CHAT's cap could take
+//! it. A lane that does not serve any more routes nothing and answers for no post.
 
 pub(crate) mod admission_window;
 pub(crate) mod copies;
@@ -312,8 +312,8 @@ impl Fanout {
     }
 }
 
-/// Waits until the lane serves and the view is as current as the newest of `posts`; `false` when told
-/// to stop instead.
+/// Waits until the lane serves and the view is as current as the newest of `posts`; `false` when
+/// told to stop instead.
 async fn check(
     mut gate: Gate,
     view: Arc<View>,

@@ -1,7 +1,8 @@
-//! Telling senders that a post of theirs was refused for good: the broker confirmed it, so nobody else would.
+//! Telling senders that a post of theirs was refused for good: the broker confirmed it, so nobody
+//! else would.
 //!
-//! Invariant: beside the path of posts and never in it. What cannot be told, because too many wait to be or
-//! the broker does not answer, is in the log all the same.
+//! Invariant: beside the path of posts and never in it. What cannot be told, because too many wait
+//! to be or the broker does not answer, is in the log all the same.
 
 use cotal_nats::{Connection, NatsError};
 use cotal_rules::refusals::Refusals;

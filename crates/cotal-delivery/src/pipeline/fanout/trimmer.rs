@@ -54,8 +54,8 @@ impl Trimmer {
             Some(Box::pin(async move { connection.purge_up_to(&chat, &subject, up_to).await }));
     }
 
-    /// Returns when the purge has ended; pends while none runs. Cancel-safe. One that failed is made up
-    /// for by the next of its subject.
+    /// Returns when the purge has ended; pends while none runs. Cancel-safe. One that failed is
+    /// made up for by the next of its subject.
     pub(super) async fn ended(&mut self) {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let ended = running.await;

@@ -277,8 +277,8 @@ impl Retrier {
         }
     }
 
-    /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row that
-    /// says nothing of its entry must not stand for ever.
+    /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row
+    /// that says nothing of its entry must not stand for ever.
     async fn clear_garbage(&mut self) {
         let now = Instant::now();
         let due = self.rows.garbage.iter().filter(|(_, garbage)| garbage.due <= now);
@@ -429,9 +429,9 @@ impl Retrier {
         Ok(())
     }
 
-    /// The store's cap took a parked entry before its owner could read it: a miss that is seen.
-    /// One that was to be removed is gone by a delete whose answer was lost.
-    /// It is told once a member and episode, which ends when one of its parked entries is delivered.
+    /// The store's cap took a parked entry before its owner could read it: a miss that is seen. One
+    /// that was to be removed is gone by a delete whose answer was lost. It is told once a member
+    /// and episode, which ends when one of its parked entries is delivered.
     async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
         let row = &known.row;
         if waiting::is_removed(row.reason) {
@@ -447,7 +447,8 @@ impl Retrier {
         }
         let owner = row.owner.clone();
         self.close(known).await?;
-        // Only now: the row that was closed can come again from the watch, and must not count twice.
+        // Only now: the row that was closed can come again from the watch, and must not count
+        // twice.
         self.counters.add_missed(&owner, 1);
         Ok(())
     }

@@ -2,8 +2,9 @@
 //! authorized copy to the member's own delivery stream.
 //!
 //! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
-//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3). A lane that does
-//! not serve any more releases nothing and answers for no entry: the daemon that serves next gets it.
+//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3). A lane that
+//! does not serve any more releases nothing and answers for no entry: the daemon that serves next
+//! gets it.
 
 pub(crate) mod discarded;
 pub(crate) mod judge;
@@ -87,8 +88,9 @@ pub(crate) struct Reader {
     checking: FuturesOrdered<Soon<(Batch, bool)>>,
     /// Batches whose copies are on their way, in the same order.
     handing_off: FuturesOrdered<Soon<HandOff>>,
-    /// Entries that DLV did not take, until they are judged and handed off again. While it takes nothing
-    /// at all they stay here, unanswered: then fan-out waits, and CHAT keeps what is posted.
+    /// Entries that DLV did not take, until they are judged and handed off again. While it takes
+    /// nothing at all they stay here, unanswered: then fan-out waits, and CHAT keeps what is
+    /// posted.
     kept: Batch,
     try_again_at: Instant,
     backoff: Backoff,
@@ -285,8 +287,8 @@ impl Reader {
         entries
     }
 
-    /// Reads an entry, or ends what is none: only the daemon writes INBOX, so this is a forgery that
-    /// a broker reply put there.
+    /// Reads an entry, or ends what is none: only the daemon writes INBOX, so this is a forgery
+    /// that a broker reply put there.
     async fn read(&mut self, delivery: Delivery) -> Option<Read> {
         let parts = &mut self.parts;
         let member = parts.space.parse_dinbox(&delivery.subject);

@@ -246,7 +246,8 @@ impl Reader {
         self.record(read.delivery, row).await;
     }
 
-    /// Starts to record an entry that leaves the reader; what comes behind it does not wait for that.
+    /// Starts to record an entry that leaves the reader; what comes behind it does not wait for
+    /// that.
     async fn record(&mut self, delivery: Delivery, row: DeadRow) {
         if self.records.len() >= RECORDS
             && let Some(Ok(recorded)) = self.records.join_next().await

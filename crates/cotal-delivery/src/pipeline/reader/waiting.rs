@@ -1,13 +1,13 @@
-//! The entries that wait in the reader: the rules of [`Waiting`], shared by the reader, which fills them,
-//! and the admin rail, which shows them.
+//! The entries that wait in the reader: the rules of [`Waiting`], shared by the reader, which fills
+//! them, and the admin rail, which shows them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cotal_rules::waiting::Waiting;
 use cotal_wire::control::{WAITING_PAGE, WaitingArgs, WaitingEntries};
 
-/// What waits; cheap to clone. Its size is bounded by the slots that waiting entries may hold and by the
-/// batches that the reader keeps.
+/// What waits; cheap to clone. Its size is bounded by the slots that waiting entries may hold and
+/// by the batches that the reader keeps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedWaiting(Arc<Mutex<Waiting>>);
 

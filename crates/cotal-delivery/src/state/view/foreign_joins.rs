@@ -27,8 +27,8 @@ impl View {
         }
     }
 
-    /// A row that another daemon wrote and that is not activated: one that was paused, or died, before
-    /// its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
+    /// A row that another daemon wrote and that is not activated: one that was paused, or died,
+    /// before its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
     pub(super) fn note_foreign_join(&self, key: &str, value: &[u8]) {
         if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
             return;

@@ -1,4 +1,5 @@
-//! Presence may vanish: in a space of three accounts an agent can make the broker destroy its bucket.
+//! Presence may vanish: in a space of three accounts an agent can make the broker destroy its
+//! bucket.
 
 use std::sync::PoisonError;
 
@@ -8,8 +9,9 @@ use tracing::warn;
 use super::{Feed, Progress, View, ViewError};
 
 impl View {
-    /// Without a bucket nobody is present. Presence is what agents say of themselves, and in a space of
-    /// three accounts one of them can destroy its bucket; that must not end anybody's delivery.
+    /// Without a bucket nobody is present. Presence is what agents say of themselves, and in a
+    /// space of three accounts one of them can destroy its bucket; that must not end anybody's
+    /// delivery.
     pub(super) fn forget_presence(&self, why: &ViewError) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.forget_presence();

@@ -1,7 +1,7 @@
 //! `cotal deliver --spaces`: the lanes of a manifest in one process (HST-1).
 //!
-//! It writes no pid record, because `cotal down` signals a record's process for one space, and this one
-//! serves several (HST-4). Whoever asks for its lanes reads `host.json`.
+//! It writes no pid record, because `cotal down` signals a record's process for one space, and this
+//! one serves several (HST-4). Whoever asks for its lanes reads `host.json`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,7 +134,8 @@ impl Hosted<'_> {
                     || lanes.iter().all(|lane| lane.state != LaneState::Opening);
                 let summary = summary(&lanes);
                 match settled {
-                    // The lanes prove their progress each for itself; one that hangs is closed alone.
+                    // The lanes prove their progress each for itself; one that hangs is closed
+                    // alone.
                     true => notifier.proven(Ok(summary)),
                     false => notifier.status(&format!("starting: {summary}")),
                 }
@@ -167,8 +168,8 @@ impl Hosted<'_> {
         }
     }
 
-    /// Reads the manifest again. One that is refused changes nothing. Gives the name of a signal that
-    /// asked for the end meanwhile.
+    /// Reads the manifest again. One that is refused changes nothing. Gives the name of a signal
+    /// that asked for the end meanwhile.
     async fn reload(&mut self, host: &mut Host, signals: &mut Signals) -> Option<&'static str> {
         self.stamp = stamp(&self.hosting.manifest);
         let spaces = match self.read() {
@@ -227,8 +228,8 @@ impl Hosted<'_> {
     }
 }
 
-/// Waits until something is to be shown: a change, after a moment in which more may come, or the time
-/// after which a reader would take this process for hung.
+/// Waits until something is to be shown: a change, after a moment in which more may come, or the
+/// time after which a reader would take this process for hung.
 async fn shown(changes: &mut watch::Receiver<u64>, every: Duration) {
     let changed = async {
         if changes.changed().await.is_err() {
@@ -323,8 +324,8 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((meta.modified().ok()?, meta.len(), meta.ino()))
 }
 
-/// What this process listens to. It listens before anything is claimed, so that every lease that is won
-/// is released.
+/// What this process listens to. It listens before anything is claimed, so that every lease that is
+/// won is released.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -24,8 +24,8 @@ use crate::output::plain;
 /// Shows each credential with its owner, its end and its last adoption.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
---fix signs anew what is due, missed, expired, missing or damaged, and has a running daemon adopt it;
-what a running manager renews is left to it. Ends with 0 when every credential is in order.
+--fix signs anew what is due, missed, expired, missing or damaged, and has a running daemon adopt
+it; what a running manager renews is left to it. Ends with 0 when every credential is in order.
 
 Examples:
   cotal doctor auth

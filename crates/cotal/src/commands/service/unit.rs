@@ -67,8 +67,8 @@ SystemCallErrorNumber=EPERM
 UMask=0077
 ";
 
-/// What the machine's manager can take away besides. A user's manager would need the very privileges
-/// that are taken, and fails to start the unit.
+/// What the machine's manager can take away besides. A user's manager would need the very
+/// privileges that are taken, and fails to start the unit.
 const SYSTEM_SANDBOX: &str = "\
 CapabilityBoundingSet=
 AmbientCapabilities=

@@ -1,6 +1,7 @@
 //! `cotal status --components`: what a monitor asks, with exit codes of its own.
 //!
-//! Invariant: each state is what a probe found just now: of the broker's listener, of the responder.
+//! Invariant: each state is what a probe found just now: of the broker's listener, of the
+//! responder.
 
 use cotal_manager::launch::running_daemon;
 use cotal_manager::{Authority, BrokerAddress, Liveness, ManagerError, Office, Rail};

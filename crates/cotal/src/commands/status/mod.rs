@@ -21,8 +21,8 @@ use crate::output::{age, plain};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
-reached. On a root that only runs a host (`cotal deliver --spaces`) it shows the host's lanes: 0 when
-each serves or stands by, 7 otherwise.
+reached. On a root that only runs a host (`cotal deliver --spaces`) it shows the host's lanes: 0
+when each serves or stands by, 7 otherwise.
 
 With --components a monitor asks: each component is probed, and the worst state is the exit code: 0
 serving, 1 absent, 2 not serving, 3 refused, 4 when nothing could be asked (no root, unreadable
