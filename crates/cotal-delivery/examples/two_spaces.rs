@@ -68,7 +68,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = args.next().ok_or("name the broker and one directory of each space")?;
     let vault = Arc::new(Vault::default());
     let spaces: Result<Vec<Space>, _> = args.map(|dir| fill(&vault, Path::new(&dir))).collect();
-    let host = Host::start(HostOptions::new(server), vault, spaces?);
+    let spaces = spaces?;
+    let wanted = spaces.len();
+    let host = Host::start(HostOptions::new(server), vault, spaces);
     let mut changes = host.changes();
     loop {
         let lanes = host.lanes();
@@ -76,8 +78,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let why = lane.reason.as_deref().unwrap_or("no reason to tell");
             println!("{} {}: {why}", lane.space, lane.state);
         }
-        if lanes.iter().all(|lane| lane.state == LaneState::Serving) {
-            println!("all {} spaces are served", lanes.len());
+        let serving = lanes.iter().filter(|lane| lane.state == LaneState::Serving).count();
+        if serving == wanted {
+            println!("all {wanted} spaces are served");
             break;
         }
         changes.changed().await?;

@@ -237,11 +237,11 @@ impl Trust {
         self.revoke_users(space, account, &mut users, now)
     }
 
-    fn revoke_users<'a>(
+    fn revoke_users(
         &self,
         space: &Space,
         account: Account,
-        users: &mut dyn Iterator<Item = (&'a str, i64)>,
+        users: &mut dyn Iterator<Item = (&str, i64)>,
         now: i64,
     ) -> Result<SpaceAccount, TrustError> {
         let _held = lock(&self.root)?;

@@ -37,8 +37,10 @@ async fn counted(mesh: &Mesh) -> u64 {
 
 /// Unix milliseconds so long ago that the broker does not recognize an id any more.
 fn long_ago() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    i64::try_from((now - RETRY_WITHIN * 2).as_millis()).unwrap()
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("the test's own step");
+    i64::try_from((now - RETRY_WITHIN * 2).as_millis()).expect("the test's own step")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,21 +181,25 @@ async fn a_direct_message_or_a_request_that_the_broker_would_store_twice_is_not_
 async fn forget_ids(mesh: &Mesh) {
     let god = mesh.god().await;
     let stream = mesh.space().chat_stream();
-    let mut config = god.stream_info(&stream).await.unwrap().config;
+    let mut config = god.stream_info(&stream).await.expect("the test's own step").config;
     let window = std::mem::replace(&mut config.duplicate_window, 100_000_000);
-    god.update_stream(&stream, &config).await.unwrap();
+    god.update_stream(&stream, &config).await.expect("the test's own step");
     let probe = || async {
-        let principal = cotal_client::Principal::new("local", "probe").unwrap();
+        let principal =
+            cotal_client::Principal::new("local", "probe").expect("the test's own step");
         let subject = mesh.space().chat(&principal, &channel("probe"));
-        let sent = god.publish_confirmed(subject, None, "{}".into(), Some("probe")).await.unwrap();
+        let sent = god
+            .publish_confirmed(subject, None, "{}".into(), Some("probe"))
+            .await
+            .expect("the test's own step");
         // What the probe stored is taken away again, so that CHAT holds the test's posts alone.
         if !sent.duplicate {
-            god.delete_message(&stream, sent.seq).await.unwrap();
+            god.delete_message(&stream, sent.seq).await.expect("the test's own step");
         }
         sent.duplicate
     };
     probe().await;
     cotal_testkit::eventually("a broker that has forgotten", probe, |duplicate| !duplicate).await;
     config.duplicate_window = window;
-    god.update_stream(&stream, &config).await.unwrap();
+    god.update_stream(&stream, &config).await.expect("the test's own step");
 }

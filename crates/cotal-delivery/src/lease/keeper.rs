@@ -291,8 +291,9 @@ impl Keeper {
                 Some(Input::Watch(Found::Absent { revision }))
             }
             News::Event(WatchEvent::Reset { bucket_recreated: true }) => Some(Input::Recreated),
-            News::Event(WatchEvent::Reset { bucket_recreated: false }) => Some(Input::Doubt),
-            News::Lost => Some(Input::Doubt),
+            News::Event(WatchEvent::Reset { bucket_recreated: false }) | News::Lost => {
+                Some(Input::Doubt)
+            }
             // Binding changes what the row may say.
             News::Bound | News::Event(_) => None,
         }

@@ -242,7 +242,7 @@ async fn a_store_that_takes_its_time_holds_up_nothing_else_of_the_runtime() {
     let_it.send(()).expect("the store waits");
     let mut stage = lane.stage();
     let ready = stage.wait_for(|stage| *stage != cotal_delivery::Stage::Starting);
-    let reached = ready.await.expect("a stage").clone();
+    let reached = *ready.await.expect("a stage");
     assert!(!matches!(reached, cotal_delivery::Stage::Ended { .. }), "{reached:?}");
     lane.stop();
     lane.ended().await.expect("a clean end");

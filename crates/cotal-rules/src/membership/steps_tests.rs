@@ -31,13 +31,15 @@ fn narrowed() -> Answer {
 fn play(join: &mut Join, answers: impl IntoIterator<Item = Answer>) {
     for answer in answers {
         let Step::Ask(ask) = join.next() else { panic!("over before {answer:?}") };
-        let fits = match (&ask, &answer) {
-            (_, Answer::NoAnswer | Answer::Failed | Answer::NotServing) => true,
-            (Ask::Row, Answer::Row(_)) | (Ask::Room, Answer::Room) => true,
-            (Ask::Cursor, Answer::Cursor(_)) | (Ask::Acl, Answer::Acl(_)) => true,
-            (Ask::Write(_), Answer::Written(_) | Answer::Conflict) => true,
-            _ => false,
-        };
+        let fits = matches!(
+            (&ask, &answer),
+            (_, Answer::NoAnswer | Answer::Failed | Answer::NotServing)
+                | (Ask::Row, Answer::Row(_))
+                | (Ask::Room, Answer::Room)
+                | (Ask::Cursor, Answer::Cursor(_))
+                | (Ask::Acl, Answer::Acl(_))
+                | (Ask::Write(_), Answer::Written(_) | Answer::Conflict)
+        );
         assert!(fits, "{ask:?} is answered with {answer:?}");
         join.answer(answer, 7);
     }

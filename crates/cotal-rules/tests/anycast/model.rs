@@ -306,6 +306,7 @@ impl Model {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of job")]
     fn decide(&mut self, job: Job, stream: usize, stands: bool, row: Option<Row>) -> Option<At> {
         let (request, record) = (request(), row.map(|row| row.record()));
         let seen = Seen {

@@ -354,6 +354,7 @@ impl World {
         self.row.is_some_and(|row| self.now >= row.at + TTL)
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each thing that can happen")]
     pub(crate) fn act(&mut self, action: Action) {
         match action {
             Action::Advance => self.now += UNIT,

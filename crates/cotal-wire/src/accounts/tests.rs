@@ -34,8 +34,7 @@ fn covers(outer: &str, inner: &str) -> bool {
     let (mut outer, mut inner) = (outer.split('.'), inner.split('.'));
     loop {
         match (outer.next(), inner.next()) {
-            (None, None) => return true,
-            (Some(">"), Some(_)) => return true,
+            (None, None) | (Some(">"), Some(_)) => return true,
             (Some("*"), Some(token)) if token != ">" => {}
             (Some(a), Some(b)) if a == b => {}
             _ => return false,

@@ -172,7 +172,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Add(args) => add(args, ctx).await,
         Command::Grant(args) => grant(args, ctx).await,
         Command::Narrow(args) => narrow(args, ctx).await,
-        Command::Rekey(args) => rekey(args, ctx).await,
+        Command::Rekey(args) => Box::pin(rekey(args, ctx)).await,
         Command::Show(args) => show(args, ctx).await,
         Command::Retire(args) => retire(args, ctx).await,
         Command::List(args) => list(args, ctx).await,

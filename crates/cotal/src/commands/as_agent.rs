@@ -138,10 +138,9 @@ fn not_connected(error: ConnectError) -> anyhow::Error {
 /// A message that was not sent.
 pub fn not_sent(error: SendError) -> anyhow::Error {
     let exit = match &error {
-        SendError::TooLarge { .. } => Exit::Refused,
         SendError::Duplicate { .. } => Exit::Conflict,
         SendError::Id { .. } => Exit::Usage,
-        SendError::Malformed(_) => Exit::Refused,
+        SendError::TooLarge { .. } | SendError::Malformed(_) => Exit::Refused,
         SendError::Closed | SendError::NotConnected => Exit::Unreachable,
         SendError::Refused { source, .. } if source.is_denied() => return denied(error),
         SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
@@ -164,7 +163,6 @@ pub fn not_asked(error: ControlError) -> anyhow::Error {
         ControlError::Timeout { .. } => Exit::TimedOut,
         ControlError::Refused { code, .. } => of_code(*code),
         ControlError::ConnectionLost | ControlError::Stopped => Exit::Unreachable,
-        ControlError::Malformed(_) => Exit::Failure,
         ControlError::Nats(_) => return error.into(),
         _ => Exit::Failure,
     };

@@ -58,7 +58,7 @@ Example:
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Add { name } => add(&name, ctx).await,
-        Command::Isolate { name } => isolate(&name, ctx).await,
+        Command::Isolate { name } => Box::pin(isolate(&name, ctx)).await,
         Command::List { output } => list(output, ctx),
     }
 }
@@ -108,7 +108,7 @@ async fn isolate(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
         stop_daemon(&root, space, Patience::Wait).await?;
         ctx.out.proven(format!("space {space}: its manager and its daemon are stopped"));
     }
-    match cotal_manager::isolate(&root, space, up.address()).await? {
+    match Box::pin(cotal_manager::isolate(&root, space, up.address())).await? {
         None => ctx.out.proven(format!("space {space} has three accounts")),
         Some(done) => told(space, &done, ctx),
     }

@@ -10,13 +10,16 @@ use tracing::{debug, warn};
 use crate::consumer::tracker::Tracker;
 use crate::lease::gate::Gate;
 
+/// A purge under way; how many posts it took.
+type PurgeUnderWay = Pin<Box<dyn Future<Output = Result<u64, NatsError>> + Send>>;
+
 /// Purges routed posts that CHAT need not keep.
 pub(super) struct Trimmer {
     space: Space,
     connection: Connection,
     gate: Gate,
     trim: Trim,
-    running: Option<Pin<Box<dyn Future<Output = Result<u64, NatsError>> + Send>>>,
+    running: Option<PurgeUnderWay>,
     /// Whether the credential does not allow it: one from before CHAT was trimmed.
     is_denied: bool,
 }

@@ -60,7 +60,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
             findings.extend(credentials(root, space));
-            findings.extend(losses(root, &mesh, space).await);
+            findings.extend(Box::pin(losses(root, &mesh, space)).await);
         }
     }
     findings
@@ -215,7 +215,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
         Err(error) => Finding::new(check, Verdict::Broken, error.to_string()),
     }];
     let authority = authority.ok();
-    findings.extend(authority.as_ref().map(|authority| accounts(authority)));
+    findings.extend(authority.as_ref().map(accounts));
     let store = FileStore::new(root.clone());
     let now = clock::unix_seconds();
     let set_aside = root.delivery_seed(&Segment::from(space)).exists();

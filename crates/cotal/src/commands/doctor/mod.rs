@@ -71,7 +71,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     }
     let mut findings = vec![checks::program(ctx, args.nats_server.clone()).await];
     match ctx.root() {
-        Ok(root) => findings.extend(checks::root(ctx, &root).await),
+        Ok(root) => findings.extend(Box::pin(checks::root(ctx, &root)).await),
         Err(error) => findings.push(Finding::new("root", Verdict::Warning, error.to_string())),
     }
     if args.output.json {
