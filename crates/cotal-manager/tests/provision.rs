@@ -23,8 +23,11 @@ async fn snapshot(mesh: &Mesh) -> Vec<Value> {
             let subject = format!("$JS.API.STREAM.INFO.{}", name.as_str().unwrap());
             let mut info: Value = god.js_call(&subject, &json!({}), None).await.unwrap();
             info["ts"] = Value::Null;
-            // How long ago the mirror heard of its original.
-            info["mirror"]["active"] = Value::Null;
+            // A mirror follows its original by itself.
+            if info["config"]["mirror"].is_object() {
+                info["mirror"] = Value::Null;
+                info["state"] = Value::Null;
+            }
             all.push(info);
         }
     }
