@@ -139,8 +139,8 @@ async fn stb_1_the_page_on_standby_hosts_holds_to_the_letter() {
     in_mesh.insert(1, "cd \"$MESH\"\n".to_owned());
     let path = "home/east/delivery/.cotal/main/delivery.creds";
     let before = machines.jwt(path);
-    // They were minted one after the other, so one run may find the first past half its life and not
-    // the second.
+    // They were minted one after the other, so one run may find the first past half its life and
+    // not the second.
     let minted = std::cell::Cell::new(0);
     let again = || async {
         let said = machines.done(&in_mesh);
