@@ -11,8 +11,8 @@ use cotal_wire::profile::Profile;
 use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore as _};
 use serde_json::{Value, json};
 
-use crate::host::{Host, adopted, fingerprint, jwt};
-use crate::support::Feed;
+use super::support::Feed;
+use crate::credentials::support::{Host, adopted, fingerprint, jwt};
 
 /// The feed's credential under `key`, issued `ago` seconds ago with `left` to live.
 fn mint(mesh: &Mesh, key: &UserKey, ago: i64, left: i64) -> String {

@@ -1,8 +1,5 @@
 //! The derived membership feed against a real broker (FED-1, FED-2, the second half of CRD-2).
 
-#[path = "../credentials/support.rs"]
-#[allow(dead_code, reason = "of the host only its store and its lane are needed")]
-mod host;
 mod renewal;
 mod support;
 
@@ -18,8 +15,8 @@ use cotal_wire::rows::{DeliveryClass, FeedRow};
 use cotal_workspace::{SecretKey, SecretKind, SecretStore as _};
 use serde_json::{Value, json};
 
-use crate::host::{Host, adopted, reload};
-use crate::support::Feed;
+use crate::credentials::support::{Host, adopted, reload};
+use support::Feed;
 
 fn pattern(text: &str) -> ChannelPattern {
     ChannelPattern::parse(text).expect("a pattern")

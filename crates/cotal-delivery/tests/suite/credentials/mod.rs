@@ -2,7 +2,7 @@
 
 mod adoption;
 mod race;
-mod support;
+pub(crate) mod support;
 
 use cotal_delivery::{CredentialError, Lane, LaneError};
 use cotal_manager::mint_connection_evictor_creds;

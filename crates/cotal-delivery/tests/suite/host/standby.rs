@@ -11,7 +11,7 @@ use cotal_workspace::{MemoryStore, Secret, SecretKey, SecretKind, SecretStore};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use crate::support::{Caller, authority, connections, delivery, host, mesh, space, store, until};
+use super::support::{Caller, authority, connections, delivery, host, mesh, space, store, until};
 
 async fn lease(god: &God) -> Option<(LeaseRow, u64)> {
     let entry = god.kv(Bucket::Delivery).get(LEASE_KEY).await.expect("the lease bucket")?;
@@ -118,7 +118,7 @@ async fn stb_4_a_host_that_is_not_provisioned_for_the_space_refuses_and_never_to
     refuses(&mesh, |s| s.put(&observer, &other).unwrap(), "observes another account").await;
 
     // The same space of another operator's: only the broker can tell, and it lets nobody in.
-    let elsewhere = crate::support::mesh(&["main"]).await;
+    let elsewhere = super::support::mesh(&["main"]).await;
     let foreign = Arc::new(MemoryStore::new("foreign"));
     ensure_daemon_credentials(&authority(&elsewhere, "main"), &*foreign).unwrap();
     let god = God::of(&mesh).await;

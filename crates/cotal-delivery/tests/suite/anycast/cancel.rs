@@ -7,7 +7,7 @@ use cotal_wire::names::DELIVERY;
 use cotal_wire::rows::RequestState;
 use serde_json::{Value, json};
 
-use crate::support::{ROLE, Scene, ask, cancel, pull, reason, state, status, take};
+use super::support::{ROLE, Scene, ask, cancel, pull, reason, state, status, take};
 
 async fn list(sender: &Peer) -> Vec<Value> {
     let reply = sender.control(DELIVERY, "anycastList", json!({})).await.expect("a reply");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cotal_testkit::{Mesh, eventually};
 use cotal_wire::names::TIMER_WRITER;
 
-use crate::support::{Endpoint, fired, nothing_fires, soon};
+use super::support::{Endpoint, fired, nothing_fires, soon};
 
 /// Far enough away not to fire in a test.
 const LATER: i64 = 600_000;

@@ -11,7 +11,7 @@ use cotal_wire::control::{Eviction, Reply, op};
 use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore as _};
 use serde_json::json;
 
-use crate::support::{mesh, space, store, until};
+use super::support::{mesh, space, store, until};
 
 const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 

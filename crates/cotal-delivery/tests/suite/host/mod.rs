@@ -1,7 +1,5 @@
 //! Hosts of several spaces against a real broker (HST-1 to 3).
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
-
 mod kicks;
 mod standby;
 mod support;

@@ -10,8 +10,8 @@ use cotal_wire::rows::DeliveryClass;
 use cotal_workspace::{FileStore, SecretKey, SecretKind, SecretStore as _};
 use serde_json::{Value, json};
 
-use crate::host::{Host, jwt, reload};
-use crate::support::{Endpoint, fired, soon};
+use super::support::{Endpoint, fired, soon};
+use crate::credentials::support::{Host, jwt, reload};
 
 /// The writer's connection and what it presents, as the broker lists it.
 async fn writers(observer: &Connection, account: &str, state: u8) -> Vec<Value> {

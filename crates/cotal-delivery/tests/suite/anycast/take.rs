@@ -5,7 +5,7 @@ use cotal_wire::control::Code;
 use cotal_wire::rows::RequestState;
 use serde_json::{Value, json};
 
-use crate::support::{ROLE, Scene, ask, cancel, pull, pull_many, reason, row_of, state, take};
+use super::support::{ROLE, Scene, ask, cancel, pull, pull_many, reason, row_of, state, take};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_1_a_take_is_recorded_under_the_creation_time_that_the_holder_saw() {
@@ -209,7 +209,7 @@ async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
     let copy = pull(&scene.bob).await;
     assert!(scene.take(&scene.bob, &copy).await.ok);
     let gone = async || {
-        let reply = crate::support::status(&scene.alice, seq).await;
+        let reply = super::support::status(&scene.alice, seq).await;
         reply.data.expect("data")["gone"].as_i64().expect("an instant")
     };
     assert_eq!(gone().await, 0);
@@ -222,7 +222,7 @@ async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
 /// recreate, start. Nothing of the old stream touches the requests of the new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_7_the_task_stream_is_recreated_while_no_daemon_runs() {
-    let page = include_str!("../../../../docs/operations.md");
+    let page = include_str!("../../../../../docs/operations.md");
     let section = page.split("## Recreating the task stream").nth(1).expect("the procedure");
     for step in ["Stop every daemon", "connection has closed", "start"] {
         assert!(section.contains(step), "{step:?} is not in the procedure");

@@ -7,7 +7,7 @@ use cotal_wire::names::{ANYCAST_TAKE, DELIVERY};
 use cotal_wire::rows::{RequestRow, RequestState};
 use serde_json::json;
 
-use crate::support::{Burst, ROLE, SOON, Scene, ask, cancel, pull, reason, row_of, state};
+use super::support::{Burst, ROLE, SOON, Scene, ask, cancel, pull, reason, row_of, state};
 
 fn is_marked(seen: &Option<(RequestRow, u64)>) -> bool {
     seen.as_ref().is_some_and(|(row, _)| row.notified)

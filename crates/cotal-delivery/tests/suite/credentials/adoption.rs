@@ -18,7 +18,7 @@ use cotal_workspace::Root;
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Value, json};
 
-use crate::support::{
+use super::support::{
     Host, Resident, adopted, carries_the_rails, fingerprint, jwt, mint_by, refused, reload,
     time_of_day,
 };

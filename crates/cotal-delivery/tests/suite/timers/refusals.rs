@@ -5,7 +5,7 @@ use cotal_testkit::{Mesh, Supervisor, eventually, logged};
 use cotal_wire::timers::TimerBody;
 use serde_json::json;
 
-use crate::support::{Endpoint, fired, nothing_fires, soon};
+use super::support::{Endpoint, fired, nothing_fires, soon};
 
 fn headers(pairs: &[(&'static str, &str)]) -> Option<HeaderMap> {
     let mut map = HeaderMap::new();

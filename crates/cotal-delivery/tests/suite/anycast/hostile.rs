@@ -9,7 +9,7 @@ use cotal_wire::control::Code;
 use cotal_wire::names::{ANYCAST_TAKE, Bucket, DELIVERY, request_key};
 use serde_json::{Value, json};
 
-use crate::support::{Burst, ROLE, SOON, Scene, ask, ask_role, cancel, pull, reason, state, take};
+use super::support::{Burst, ROLE, SOON, Scene, ask, ask_role, cancel, pull, reason, state, take};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_1_a_take_needs_the_credential_of_its_role() {

@@ -10,7 +10,7 @@ use cotal_workspace::{
     MemoryStore, Secret, SecretKey, SecretKind, SecretStore, StoreError, StoreIdentity,
 };
 
-use crate::support::{Host, adopted, jwt, reload};
+use super::support::{Host, adopted, jwt, reload};
 
 /// A store that, once, reads the delivery key and hands it out only later.
 struct SlowStore {
