@@ -1,10 +1,8 @@
 //! A watch tells every row once, notices when it is stale, and says when it began anew.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Broker, SOON, bucket};
+use super::common::{Broker, SOON, bucket};
 use cotal_nats::{RemovalReason, Watch, WatchEvent};
 use serde_json::json;
 use tokio::time::timeout;

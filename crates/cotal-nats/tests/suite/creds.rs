@@ -1,10 +1,8 @@
 //! A connection moves onto new creds, presents none that are dead, and never falls back from TLS.
 
-mod common;
-
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{Broker, SOON};
+use super::common::{Broker, SOON};
 use cotal_nats::{
     Bytes, ConnEvent, ConnectError, ConnectOptions, Connection, Creds, CredsError, CredsSource,
     NatsError, TlsMode, prove,

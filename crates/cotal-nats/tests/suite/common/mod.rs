@@ -1,5 +1,4 @@
 //! A real broker per test, which can be killed and started again on the same port and store.
-#![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -13,9 +12,9 @@ use cotal_nats::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-pub struct Broker {
+pub(crate) struct Broker {
     port: u16,
     dir: TempDir,
     child: Child,
@@ -23,12 +22,12 @@ pub struct Broker {
 
 impl Broker {
     /// A broker without authentication.
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self::with("")
     }
 
     /// A broker whose one user has these permissions.
-    pub fn restricted(permissions: &str) -> Self {
+    pub(crate) fn restricted(permissions: &str) -> Self {
         Self::with(&format!(
             "authorization {{ users: [{{ user: u, password: p, permissions: {permissions} }}] }}\n\
              no_auth_user: u\n"
@@ -36,7 +35,7 @@ impl Broker {
     }
 
     /// A broker with `extra` lines in its configuration.
-    pub fn with(extra: &str) -> Self {
+    pub(crate) fn with(extra: &str) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
@@ -52,30 +51,30 @@ impl Broker {
         Self { port, dir, child }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
     /// SIGKILL, as a crash is.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the broker was running");
         self.child.wait().expect("its end");
     }
 
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.child = spawn(&self.dir);
     }
 
-    pub fn options(&self, creds: CredsSource) -> ConnectOptions {
+    pub(crate) fn options(&self, creds: CredsSource) -> ConnectOptions {
         ConnectOptions::new(self.url(), "test", creds).retry_initial()
     }
 
     /// Connects, waiting for a broker that is still starting.
-    pub async fn connect(&self) -> Connection {
+    pub(crate) async fn connect(&self) -> Connection {
         self.connect_as(CredsSource::anonymous()).await
     }
 
-    pub async fn connect_as(&self, creds: CredsSource) -> Connection {
+    pub(crate) async fn connect_as(&self, creds: CredsSource) -> Connection {
         let connection = Connection::connect(self.options(creds)).await.expect("an attempt");
         connection.connected(SOON).await.expect("the broker comes up");
         connection
@@ -122,7 +121,7 @@ fn binary() -> PathBuf {
 }
 
 /// A stream `S` on `s.>` with `more` settings.
-pub async fn stream(connection: &Connection, more: Value) {
+pub(crate) async fn stream(connection: &Connection, more: Value) {
     let mut config = json!({ "name": "S", "subjects": ["s.>"], "storage": "file" });
     let fields = config.as_object_mut().expect("an object");
     fields.extend(more.as_object().expect("an object").clone());
@@ -130,7 +129,10 @@ pub async fn stream(connection: &Connection, more: Value) {
 }
 
 /// A durable consumer `c` on `S` and a pull from it.
-pub async fn consumer(connection: &Connection, options: cotal_nats::PullOptions) -> PullConsumer {
+pub(crate) async fn consumer(
+    connection: &Connection,
+    options: cotal_nats::PullOptions,
+) -> PullConsumer {
     let config = json!({
         "name": "c", "durable_name": "c", "ack_policy": "explicit", "deliver_policy": "all",
         "ack_wait": 60_000_000_000_u64,
@@ -143,7 +145,7 @@ pub async fn consumer(connection: &Connection, options: cotal_nats::PullOptions)
 }
 
 /// A bucket `b` with `more` settings.
-pub async fn bucket(connection: &Connection, more: Value) -> cotal_nats::Bucket {
+pub(crate) async fn bucket(connection: &Connection, more: Value) -> cotal_nats::Bucket {
     let mut config = json!({
         "name": "KV_b", "subjects": ["$KV.b.>"], "storage": "file", "max_msgs_per_subject": 8,
         "allow_rollup_hdrs": true,
@@ -155,7 +157,7 @@ pub async fn bucket(connection: &Connection, more: Value) -> cotal_nats::Bucket 
 }
 
 /// The sequences of a batch, all acked.
-pub async fn ack_all(batch: Vec<Delivery>) -> Vec<u64> {
+pub(crate) async fn ack_all(batch: Vec<Delivery>) -> Vec<u64> {
     let mut seqs = Vec::new();
     for delivery in batch {
         seqs.push(delivery.stream_seq);

@@ -1,12 +1,10 @@
 //! Writes are confirmed once, in order, whatever happens to the broker meanwhile.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Broker, stream};
+use super::common::{Broker, stream};
 use cotal_nats::js::Get;
 use cotal_nats::{Connection, Engine, NatsError, Outgoing, Subscription, Writer, WriterOptions};
 use serde_json::{Value, json};

@@ -1,10 +1,8 @@
 //! Every answer of a real broker lands in its own class.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Broker, bucket, stream};
+use super::common::{Broker, bucket, stream};
 use cotal_nats::js::{ConsumerAction, Deleted, Get};
 use cotal_nats::{
     Bytes, ConnEvent, ConnectError, ConnectOptions, Connection, CredsSource, Fence, NatsError,

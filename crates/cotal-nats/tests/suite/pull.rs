@@ -1,10 +1,8 @@
 //! Pulls go on across whatever the broker does, and typed errors tell what cannot go on.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Broker, SOON, ack_all, consumer, stream};
+use super::common::{Broker, SOON, ack_all, consumer, stream};
 use cotal_nats::{
     Connection, Engine, Outgoing, PullConsumer, PullError, PullOptions, Writer, WriterOptions,
 };
