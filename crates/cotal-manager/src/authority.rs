@@ -3,6 +3,8 @@
 //! Invariant: nothing here ever runs on an allow-all user. Every connection is one of the wire's
 //! profiles, minted for minutes, and its credential never touches a disk.
 
+use std::time::Duration;
+
 use cotal_nats::{ConnectError, ConnectOptions, Connection, Creds, NatsError, TlsMode};
 use cotal_trust::{SpaceAccount, Trust, UserKey, mint_profile, mint_system_profile};
 use cotal_wire::accounts::{Account, Topology};
@@ -15,6 +17,8 @@ use crate::error::{Doing, ManagerError};
 
 /// How long a one-shot credential lives, in seconds.
 pub(crate) const ONE_SHOT: i64 = 5 * 60;
+/// How long a connection may take to move onto a renewed credential, or to close.
+pub(crate) const MOVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where a broker listens and how it is spoken to.
 #[derive(Debug, Clone)]
@@ -308,7 +312,7 @@ fn knows_accounts(root: &Root) -> bool {
     accounts.into_iter().any(|entry| entry.path().extension().is_some_and(|ext| ext == "jwt"))
 }
 
-const CLOSE: std::time::Duration = std::time::Duration::from_secs(2);
+const CLOSE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn connect(
     broker: &BrokerAddress,

@@ -1,6 +1,6 @@
 //! What can go wrong with trust material; no message ever holds a seed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cotal_wire::Space;
 use cotal_wire::ids::IdError;
@@ -50,6 +50,12 @@ pub enum TrustError {
     /// The lock on the trust material could not be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
+}
+
+/// Says of a file what is wrong with it.
+pub(crate) fn malformed(path: &Path) -> impl FnOnce(String) -> TrustError {
+    let path = path.to_owned();
+    move |problem| TrustError::Malformed { path, problem }
 }
 
 /// Why a JWT was not minted.

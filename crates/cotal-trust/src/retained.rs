@@ -5,8 +5,8 @@ use cotal_workspace::Root;
 use cotal_workspace::files::{self, Privacy};
 
 use crate::account::AccountKeys;
-use crate::error::TrustError;
-use crate::trust::{SYSTEM_NAME, SystemFile, decode, malformed};
+use crate::error::{TrustError, malformed};
+use crate::trust::{SYSTEM_NAME, SystemFile, decode};
 
 /// The system account's keys, where the root retained them.
 ///

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::{AccountKeys, Isolated, Signed, SpaceAccount};
 use crate::claims;
-use crate::error::{MintError, TrustError};
-use crate::trust::malformed;
+use crate::error::{MintError, TrustError, malformed};
 
 /// The file. Its own fields are those of the durable account, which in a space of one account is
 /// the only one: so a space that is moved to three keeps the account that its streams stand in.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::{AccountKeys, SpaceAccount};
 use crate::claims;
-use crate::error::TrustError;
+use crate::error::{TrustError, malformed};
 use crate::jwt::{Envelope, sign};
 use crate::space_file::AccountFile;
 
@@ -337,11 +337,6 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(
 ) -> Result<T, TrustError> {
     serde_json::from_str(text)
         .map_err(|e| malformed(path)(format!("line {}, column {}", e.line(), e.column())))
-}
-
-pub(crate) fn malformed(path: &Path) -> impl FnOnce(String) -> TrustError {
-    let path = path.to_owned();
-    move |problem| TrustError::Malformed { path, problem }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::fmt;
 
 use crate::creds::Claims;
 use crate::names::{ANYCAST_TAKE, Bucket, DELIVERY, JS_FLOW, JS_INFO, Space};
-use crate::profile::Profile;
 
 /// The tag of a credential that names the account of the agents; only a space of three has one.
 pub const AGENTS_TAG: &str = "agents";
@@ -106,18 +105,6 @@ impl Grant {
     #[must_use]
     pub fn local(&self) -> &str {
         self.local.as_deref().unwrap_or(&self.subject)
-    }
-}
-
-impl Profile {
-    /// The account that its users live in.
-    #[must_use]
-    pub fn account(&self) -> Account {
-        match self {
-            Self::Agent(_) | Self::Observer(_) | Self::Workflow(_) => Account::Agents,
-            Self::SharedProvisioner => Account::Shared,
-            _ => Account::Durable,
-        }
     }
 }
 

@@ -86,6 +86,16 @@ impl Profile {
         }
     }
 
+    /// The account that its users live in.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        match self {
+            Self::Agent(_) | Self::Observer(_) | Self::Workflow(_) => Account::Agents,
+            Self::SharedProvisioner => Account::Shared,
+            _ => Account::Durable,
+        }
+    }
+
     /// How long a credential of it lives, in seconds; `None` for an agent's, which its retirement
     /// ends.
     #[must_use]

@@ -51,7 +51,8 @@ impl Start {
         let store = Arc::clone(&options.store);
         let renewal = adoption::spawn(context, store, identity.creds, renewals, has_started);
         let rail = Rail::new(context, renewal.moving());
-        let requests = role_requests::spawn(context, &rail, &scanner, options.sweep_every).await?;
+        let requests =
+            role_requests::start::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context, self.lease_state);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
         let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };

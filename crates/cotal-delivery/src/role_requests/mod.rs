@@ -10,12 +10,12 @@ mod notices;
 mod records;
 mod results;
 mod roles;
+pub(crate) mod start;
 mod status_and_cancel;
 mod sweep;
 mod take;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cotal_nats::js::Deleted;
 use cotal_nats::{Connection, Get, NatsError};
@@ -23,22 +23,18 @@ use cotal_rules::anycast::{Record, Request, Seen};
 use cotal_rules::directory::{Acl, Resolved};
 use cotal_wire::anycast::Created;
 use cotal_wire::control::Code;
-use cotal_wire::names::ANYCAST_TAKE;
 use cotal_wire::{Lifecycle, Principal, Space};
 use tokio::sync::MutexGuard;
 
 use crate::census::Scanner;
 use crate::clock::now_ms;
-use crate::control::rail::{self, Rail};
 use crate::lane::context::LaneContext;
-use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
 use crate::striped::StripedLocks;
 use records::{Found, Records, may_write};
 use roles::Roles;
-use take::Takes;
 
 /// Rounds of compare-and-set before a caller is told that others are faster.
 const ROUNDS: usize = 16;
@@ -76,25 +72,6 @@ impl Looked {
             now_ms: now_ms(),
         }
     }
-}
-
-/// Starts the keeper of role requests and answers on the rail of takes; records are swept `every`
-/// so often.
-pub(crate) async fn spawn(
-    context: &LaneContext,
-    rail: &Rail,
-    scanner: &Scanner,
-    every: Duration,
-) -> Result<Arc<RequestKeeper>, LaneError> {
-    let keeper = Arc::new(RequestKeeper::new(context, scanner));
-    let takes = rail.bind(context, context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await?;
-    let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
-    let (reporter, stop) = (context.reporter("the rail of takes"), context.stop.clone());
-    context.spawn("the rail of takes", rail::failed(service.run(takes, reporter, stop)));
-    let (kept, stop) = (Arc::clone(&keeper), context.stop.clone());
-    // Boxed: it is by far the largest of the tasks.
-    context.spawn("the role requests", Box::pin(kept.run(every, stop)));
-    Ok(keeper)
 }
 
 impl RequestKeeper {
@@ -187,6 +164,8 @@ fn too_busy(seq: u64) -> RegistryError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::clock::BootInstant;
 

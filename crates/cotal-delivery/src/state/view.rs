@@ -95,6 +95,14 @@ impl ViewError {
         }
         Self::Nats(error)
     }
+
+    /// Whether the bucket is gone, or is another one.
+    fn is_of_another_bucket(&self) -> bool {
+        matches!(
+            self,
+            Self::Recreated { .. } | Self::Gone { .. } | Self::Nats(NatsError::Absent { .. })
+        )
+    }
 }
 
 /// How far one bucket has been applied.
@@ -285,7 +293,7 @@ impl View {
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
         loop {
             let Err(ended) = self.watch(feed).await;
-            if feed != Feed::Presence || !presence::is_another(&ended) {
+            if feed != Feed::Presence || !ended.is_of_another_bucket() {
                 return Err(ended);
             }
             self.forget_presence(&ended);

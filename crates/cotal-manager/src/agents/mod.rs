@@ -6,6 +6,7 @@
 //! before the record is written and kept in it, so that a continued provisioning asks for the very
 //! same consumers.
 
+mod add;
 mod history;
 mod known_key;
 mod losses;
@@ -35,6 +36,7 @@ use crate::gate::Gate;
 use crate::rail::Rail;
 use crate::rows::{AclRows, read_presence};
 
+pub use add::{Added, Begun};
 pub use losses::{Losses, LostConsumer, find_losses, restore_consumers};
 pub use name::AgentName;
 pub use provisioning::Provisioning;
@@ -77,19 +79,6 @@ pub struct Agent {
     pub unfinished: Vec<String>,
 }
 
-/// How an agent came to be complete.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Added {
-    /// It was made.
-    Created(Principal),
-    /// A provisioning that a crash had interrupted was completed.
-    Completed(Principal),
-    /// It was there, just as asked.
-    Existing(Principal),
-    /// It was there, with other channels or another role; nothing was changed.
-    Different(Principal),
-}
-
 /// The agents of one space.
 #[derive(Debug)]
 pub struct Agents {
@@ -121,57 +110,6 @@ impl Agents {
             root: root.clone(),
             store: FileStore::new(root.clone()),
         })
-    }
-
-    /// Provisions an agent, or completes or reports the one of that name.
-    ///
-    /// # Errors
-    /// When the name is taken, the credential would be too large, or a step fails; running it
-    /// again continues.
-    pub async fn add(&self, agent: &NewAgent) -> Result<Added, ManagerError> {
-        let principal = agent.name.principal().clone();
-        match self.begin(agent).await? {
-            Begun::Existing { same: true } => Ok(Added::Existing(principal)),
-            Begun::Existing { same: false } => Ok(Added::Different(principal)),
-            Begun::Open(provisioning) => {
-                provisioning.consumers().await?;
-                provisioning.credential()?;
-                let continued = provisioning.is_continued();
-                provisioning.activate().await?;
-                Ok(if continued { Added::Completed(principal) } else { Added::Created(principal) })
-            }
-        }
-    }
-
-    /// Decides what an agent is to be and records it; the steps that follow may crash.
-    ///
-    /// # Errors
-    /// When the name is taken, the credential would be too large, another process provisions the
-    /// same agent, or the broker fails.
-    pub async fn begin<'a>(&'a self, agent: &'a NewAgent) -> Result<Begun<'a>, ManagerError> {
-        self.gate().pass()?;
-        let held = provisioning::reserve(self, agent.name.principal())?;
-        if self.is_retiring(agent.name.principal()) {
-            return Err(ManagerError::Retiring(agent.name.principal().clone()));
-        }
-        let rows = self.rows().await?;
-        self.refuse_taken(agent, &rows)?;
-        let principal = agent.name.principal();
-        let live: Vec<_> = rows.live_of(principal).collect();
-        match live[..] {
-            [] => {
-                let opened = Provisioning::open(self, agent, &rows, held).await?;
-                Ok(Begun::Open(Box::new(opened)))
-            }
-            [(lifecycle, row)] => {
-                let creds = self.creds_of(lifecycle)?;
-                let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
-                provisioning::forget(self, principal)?;
-                let same = self.is_same(agent, lifecycle, row, &creds);
-                Ok(Begun::Existing { same })
-            }
-            _ => Err(ManagerError::Ambiguous { principal: principal.clone(), count: live.len() }),
-        }
     }
 
     /// Every live agent, by principal.
@@ -284,18 +222,6 @@ impl Agents {
     fn account(&self) -> &SpaceAccount {
         self.authority.account()
     }
-}
-
-/// What [`Agents::begin`] found.
-#[derive(Debug)]
-pub enum Begun<'a> {
-    /// A complete agent; `same` tells whether it is just as asked.
-    Existing {
-        /// Whether nothing differs.
-        same: bool,
-    },
-    /// An agent to be made or completed.
-    Open(Box<Provisioning<'a>>),
 }
 
 fn grant(agent: &NewAgent, lifecycle: &Lifecycle) -> AgentGrant {

@@ -20,15 +20,15 @@ use cotal_nats::{Connection, Creds};
 use cotal_rules::cadence::{RETIREMENT_WAIT_MS, START_WAIT_MS};
 use cotal_rules::family::{Holder, Role};
 use cotal_rules::renewal::half_life;
+use cotal_wire::Principal;
 use cotal_wire::control::op;
-use cotal_wire::{Principal, Space};
-use cotal_workspace::{SecretStore, StoreIdentity};
+use cotal_workspace::SecretStore;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::authority::{Authority, BrokerAddress, Office, connect};
+use crate::authority::{Authority, BrokerAddress, MOVE_WITHIN, Office, connect};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::ManagerError;
 use crate::gate::Gate;
@@ -36,7 +36,7 @@ use crate::rail::Rail;
 
 use self::family::Family;
 use self::lease::Keeper;
-use self::renew::Renewer;
+use self::renew::{Renewer, same_store};
 
 pub use renew::{Outcome, Renewal, Renewals};
 
@@ -44,8 +44,6 @@ pub use renew::{Outcome, Renewal, Renewals};
 const BROKER_GONE: Duration = Duration::from_secs(60);
 /// How long a stop waits for the broker; `down` stops the daemon after it.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
-/// How long the own connection may take to move onto a renewed credential, or to close.
-const MOVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a manager is run.
 pub struct ManagerOptions {
@@ -288,23 +286,6 @@ pub async fn renew_once(
     lease.release().await;
     connection.close(MOVE_WITHIN).await;
     renewed.map(drop)
-}
-
-/// A manager of another store never renews.
-pub(crate) fn same_store(
-    space: &Space,
-    own: &StoreIdentity,
-    theirs: &StoreIdentity,
-) -> Result<(), ManagerError> {
-    if own == theirs {
-        return Ok(());
-    }
-    let shown = |identity: &StoreIdentity| match identity {
-        StoreIdentity::Fs { root } => format!("the files of {}", root.display()),
-        StoreIdentity::Injected { coordinate } => format!("the store {coordinate}"),
-    };
-    let (theirs, own) = (shown(theirs), shown(own));
-    Err(ManagerError::OtherStore { space: space.clone(), theirs, own })
 }
 
 /// Ends once the broker has been away for a whole window.

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::same_store;
 use crate::authority::Authority;
 use crate::clock::{unix_millis, unix_seconds};
 use crate::credentials::renew_in;
@@ -240,6 +239,23 @@ impl Renewer {
             Err(error) => Err(Outcome::Unanswered(error.to_string())),
         }
     }
+}
+
+/// A manager of another store never renews.
+pub(super) fn same_store(
+    space: &Space,
+    own: &StoreIdentity,
+    theirs: &StoreIdentity,
+) -> Result<(), ManagerError> {
+    if own == theirs {
+        return Ok(());
+    }
+    let shown = |identity: &StoreIdentity| match identity {
+        StoreIdentity::Fs { root } => format!("the files of {}", root.display()),
+        StoreIdentity::Injected { coordinate } => format!("the store {coordinate}"),
+    };
+    let (theirs, own) = (shown(theirs), shown(own));
+    Err(ManagerError::OtherStore { space: space.clone(), theirs, own })
 }
 
 /// An adoption counts only when it names the credential that was offered.

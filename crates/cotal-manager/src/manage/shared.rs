@@ -13,8 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::MOVE_WITHIN;
-use crate::authority::{Authority, BrokerAddress, ONE_SHOT, Office};
+use crate::authority::{Authority, BrokerAddress, MOVE_WITHIN, ONE_SHOT, Office};
 use crate::error::ManagerError;
 use crate::provision::{Shape, provision_space};
 

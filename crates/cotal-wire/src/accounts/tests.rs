@@ -1,5 +1,5 @@
 use crate::ids::{ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role};
-use crate::profile::AgentGrant;
+use crate::profile::{AgentGrant, Profile};
 use crate::{ChannelPattern, Space};
 
 use super::*;

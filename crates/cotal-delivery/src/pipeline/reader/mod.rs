@@ -7,6 +7,7 @@
 //! gets it.
 
 pub(crate) mod discarded;
+mod entry;
 pub(crate) mod judge;
 pub(crate) mod retired;
 mod settle;
@@ -18,14 +19,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{BatchError, Delivery, Gather, Outgoing, PullError, Writer};
+use cotal_nats::{Delivery, Gather, Outgoing, PullError, Writer};
 use cotal_rules::authorize::{DenyReason, Verdict};
 use cotal_rules::backoff::Backoff;
-use cotal_wire::envelope::{self, InboxEntry};
+use cotal_wire::Space;
+use cotal_wire::envelope;
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::rows::DeadReason;
 use cotal_wire::streams::ConsumerConfig;
-use cotal_wire::{Lifecycle, Space};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use tokio::task::JoinSet;
@@ -46,9 +47,9 @@ use crate::pipeline::parked::DeadStore;
 use crate::pipeline::progress::ProgressPublisher;
 use crate::state::view::{Feed, View};
 use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
+use entry::{Batch, HandOff, Read, Recorded, Removed};
 use judge::judge;
 use retired::Remover;
-use settle::{Recorded, Removed};
 use waiting::SharedWaiting;
 
 /// Most entries taken at once.
@@ -104,26 +105,6 @@ pub(crate) struct Reader {
 
 /// Work that is under way.
 type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// An entry that has been read.
-struct Read {
-    delivery: Delivery,
-    member: Lifecycle,
-    entry: InboxEntry,
-    /// Whether it was kept, and stands among what waits.
-    is_kept: bool,
-}
-
-/// Entries that are decided together.
-type Batch = Vec<Read>;
-
-/// A batch whose copies are settled: `entries` and the copies run in parallel.
-struct HandOff {
-    entries: Vec<Read>,
-    outcome: Result<(), BatchError>,
-    /// A recall waits until this is dropped.
-    in_flight: HandOffInFlight,
-}
 
 /// What the reader does next.
 enum Event {

@@ -6,16 +6,16 @@ use std::time::Duration;
 use cotal_nats::{Delivery, NatsError};
 use cotal_rules::waiting::Wait;
 use cotal_wire::Lifecycle;
-use cotal_wire::control::WaitingEntry;
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState};
 use tokio::time::Instant;
 use tracing::{error, warn};
 
-use super::{HandOff, Read, Reader, discarded};
+use super::entry::{HandOff, Read, Recorded, Removed};
+use super::{Reader, discarded};
 use crate::clock::now_ms;
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
-use crate::pipeline::parked::{self, About};
+use crate::pipeline::parked;
 
 /// Records of entries that leave the reader, under way at once.
 const RECORDS: usize = 64;
@@ -23,40 +23,6 @@ const RECORDS: usize = 64;
 const REMOVALS: usize = 64;
 /// When an entry comes again that the dead bucket did not take.
 const RECORD_AGAIN: Duration = Duration::from_secs(2);
-
-/// An entry that leaves the reader, and whether the dead bucket holds it.
-pub(super) struct Recorded {
-    delivery: Delivery,
-    state: DeadState,
-    outcome: Result<(), NatsError>,
-}
-
-/// An entry and what became of its removal.
-pub(super) type Removed = (Read, Result<(), NatsError>);
-
-impl Read {
-    fn waits(&self, reason: DeadReason, now: i64) -> WaitingEntry {
-        WaitingEntry {
-            seq: self.delivery.stream_seq,
-            member: self.member.principal.clone(),
-            channel: self.entry.channel.clone(),
-            chat_seq: self.entry.seq,
-            reason,
-            attempts: self.delivery.delivered,
-            first_at: now,
-        }
-    }
-
-    fn about(&self, reason: DeadReason) -> About<'_> {
-        About {
-            seq: self.delivery.stream_seq,
-            member: &self.member,
-            entry: &self.entry,
-            reason,
-            attempts: self.delivery.delivered,
-        }
-    }
-}
 
 impl Reader {
     /// Settles a batch whose copies are confirmed or refused.

@@ -3,7 +3,6 @@
 
 use std::sync::PoisonError;
 
-use cotal_nats::NatsError;
 use tracing::warn;
 
 use super::{Feed, Progress, View, ViewError};
@@ -21,14 +20,4 @@ impl View {
             warn!(space = %self.space, %why, "presence is gone; whoever provisions makes it again");
         }
     }
-}
-
-/// Whether the bucket is gone, or is another one.
-pub(super) fn is_another(ended: &ViewError) -> bool {
-    matches!(
-        ended,
-        ViewError::Recreated { .. }
-            | ViewError::Gone { .. }
-            | ViewError::Nats(NatsError::Absent { .. })
-    )
 }

@@ -15,7 +15,8 @@ use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
 
-use super::{Disk, Finding, Listener, Verdict};
+use super::finding::{Finding, Verdict};
+use super::{Disk, Listener};
 use crate::context::{Context, tls_of};
 use crate::output::told;
 

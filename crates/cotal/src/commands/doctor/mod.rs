@@ -3,16 +3,18 @@
 mod auth;
 mod checks;
 mod disk;
+mod finding;
 mod listener;
 
 pub(in crate::commands) use disk::Disk;
 pub use disk::problem as disk_problem;
 pub(in crate::commands) use listener::Listener;
-use serde::Serialize;
 
 use crate::args::JsonArg;
 use crate::context::Context;
 use crate::exit::Exit;
+
+use self::finding::{Finding, Verdict};
 
 /// Checks the broker, the files and the credentials of this root.
 #[derive(Debug, clap::Args)]
@@ -38,30 +40,6 @@ pub struct Args {
 enum What {
     /// Show each credential with its owner, its end and its last adoption.
     Auth(auth::Args),
-}
-
-/// How a check came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    Ok,
-    Warning,
-    Broken,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    check: String,
-    verdict: Verdict,
-    /// What was found, and what to do when it is not right.
-    detail: String,
-}
-
-impl Finding {
-    fn new(check: impl Into<String>, verdict: Verdict, detail: impl Into<String>) -> Self {
-        Self { check: check.into(), verdict, detail: detail.into() }
-    }
 }
 
 /// Runs the command.

@@ -13,7 +13,7 @@ use cotal_wire::rows::LeaseRow;
 use cotal_workspace::{HostFile, MeshFile, Mode, Root};
 use serde_json::json;
 
-use super::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
+use super::report::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
 use crate::commands::doctor::{Disk, Listener};
 use crate::context::tls_of;
 use crate::output::told;

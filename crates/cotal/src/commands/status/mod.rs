@@ -6,16 +6,17 @@
 mod collect;
 mod components;
 mod host;
+mod report;
 
 use cotal_wire::anycast::{ListedRequest, Standing};
 use cotal_wire::control::{DeliveryStatus, UnroutedPosts};
-use serde::Serialize;
 
 use crate::args::{self, JsonArg};
-use crate::commands::doctor::Disk;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{age, plain};
+
+use self::report::{SpaceStatus, Status};
 
 /// Shows what runs, who is there and what was missed.
 #[derive(Debug, clap::Args)]
@@ -48,74 +49,6 @@ const REQUESTS_SHOWN: usize = 10;
 
 const BROKER_NOT_ASKED: &str = "unknown: the broker could not be asked";
 const DAEMON_NOT_ASKED: &str = "unknown: the daemon could not be asked";
-
-/// Everything that `status` knows.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    root: std::path::PathBuf,
-    mode: cotal_workspace::Mode,
-    durability: cotal_workspace::Durability,
-    /// The disk that all of it is stored on.
-    disk: Disk,
-    broker: BrokerStatus,
-    spaces: Vec<SpaceStatus>,
-    /// The multi-space host of this root; absent when none runs.
-    host: Option<cotal_workspace::HostFile>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct BrokerStatus {
-    server: String,
-    pid: Option<u32>,
-    version: Option<String>,
-    /// Why it could not be asked.
-    error: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SpaceStatus {
-    space: cotal_wire::Space,
-    /// `bound`, `unbound` or `unknown`; absent on an open mesh, which has no daemon.
-    delivery: Option<&'static str>,
-    pid: Option<u32>,
-    /// The manager's process.
-    manager: Option<u32>,
-    /// Whether agents have an account of their own; absent where the root cannot tell.
-    isolated: Option<bool>,
-    /// Why no agent may be provisioned; absent while the registration gate is open.
-    gate: Option<String>,
-    /// The outer one is missing when it could not be asked, the inner one when nobody holds it.
-    lease: Option<Option<Lease>>,
-    /// This and the next are the broker's to tell; missing when it could not be asked.
-    agents: Option<usize>,
-    streams: Option<Vec<StreamStatus>>,
-    /// This and the next are the daemon's to tell; missing when it could not be asked.
-    counters: Option<DeliveryStatus>,
-    /// The oldest role requests that stand on the queue.
-    requests: Option<Vec<ListedRequest>>,
-    /// What could not be asked, and why.
-    errors: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Lease {
-    holder: String,
-    since: i64,
-    ready: bool,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StreamStatus {
-    name: String,
-    messages: u64,
-    bytes: u64,
-    last_seq: u64,
-    consumers: u64,
-}
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {

@@ -12,7 +12,7 @@ use cotal_manager::launch::{
 use cotal_workspace::Root;
 use tokio::time::{Instant, sleep};
 
-use super::Args;
+use super::args::Args;
 use super::plan::Plan;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};

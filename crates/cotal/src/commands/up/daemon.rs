@@ -13,7 +13,7 @@ use cotal_wire::{Principal, Space};
 use cotal_workspace::{FileStore, SecretKey, SecretKind, SecretStore as _, Segment};
 use tokio::time::{Instant, sleep};
 
-use super::Up;
+use super::mesh::Up;
 use crate::context::own_program;
 use crate::exit::Exit;
 

@@ -16,7 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::daemon::{self, Launched};
-use super::{Up, manager, supervise};
+use super::mesh::Up;
+use super::{manager, supervise};
 use crate::commands::down;
 use crate::exit::Exit;
 use crate::notify::{self, Notifier};

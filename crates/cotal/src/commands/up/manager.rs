@@ -8,7 +8,8 @@ use cotal_workspace::lock::LockError;
 use cotal_workspace::{FileStore, Reservation, SecretKey, SecretKind, SecretStore as _, Segment};
 use tokio::time::sleep;
 
-use super::{Up, daemon};
+use super::daemon;
+use super::mesh::Up;
 use crate::output::told;
 
 /// A manager waits for the daemon's rail for a minute at most (ADM-4), and for its predecessor for

@@ -7,7 +7,7 @@ use cotal_broker::ListenPort;
 use cotal_wire::Space;
 use cotal_workspace::{Durability, MeshFile, Mode};
 
-use super::Args;
+use super::args::{self, Args};
 use crate::context::{DEFAULT_SERVER, DEFAULT_SPACE};
 use crate::exit::{Exit, Failure};
 
@@ -43,8 +43,8 @@ impl Plan {
             Some(Mode::Auth) | None => mode,
         };
         let durability = match (args.durability, &before) {
-            (Some(super::Durability::Strict), _) => Durability::Strict,
-            (Some(super::Durability::Default), _) | (None, None) => Durability::Default,
+            (Some(args::Durability::Strict), _) => Durability::Strict,
+            (Some(args::Durability::Default), _) | (None, None) => Durability::Default,
             (None, Some(mesh)) => mesh.durability,
         };
         let port = match args.server_port {

@@ -12,8 +12,8 @@ use cotal_manager::{Authority, Office, Rail};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::Up;
 use super::daemon::{self, Launched, Report};
+use super::mesh::Up;
 use crate::output::told;
 
 /// Nothing that comes sooner than the dead one's lease is gone may serve.
