@@ -1,11 +1,12 @@
-//! The record of a role request: who has it, or that its sender took it back (ANY-1 to ANY-6).
+//! The record of a role request: who has taken it, or that its sender cancelled it (ANY-1 to
+//! ANY-6).
 //!
-//! Purpose: decide every change of a row in the anycast bucket over what was just read of the row,
-//! of the request on TASK and of TASK's creation time. Invariants, tried over every interleaving in
+//! Every change of a row in the anycast bucket is decided here, from what was just read: the row,
+//! the request on TASK, and TASK's creation time. Invariants, tested over every interleaving in
 //! `tests/anycast`: the row's revision is the only arbiter, so of a take and a cancel exactly one
-//! wins; a row of another incarnation of TASK is no row; a change of holder is told to the sender
-//! exactly once in effect, because a notice is recorded before it is sent, marked after, sent again
-//! under the same id when the mark is missing, and no row with a missing mark is replaced.
+//! wins; a row of another incarnation of TASK does not count; the sender learns of each change of
+//! holder exactly once, because a notice is recorded before it is sent and marked afterwards, is
+//! sent again under the same id while the mark is missing, and no row without its mark is replaced.
 
 use cotal_wire::anycast::{Created, NoticeKind, TakeRefusal, notice_id};
 use cotal_wire::envelope::Part;
@@ -14,19 +15,19 @@ use cotal_wire::{Principal, Role};
 
 use crate::membership::Expect;
 
-/// How long a record is kept once its request has left the queue, in milliseconds (ANY-6).
+/// How long a record is kept after its request has left the queue, in milliseconds (ANY-6).
 pub const KEEP_MS: i64 = 24 * 3_600 * 1_000;
 
-/// A request that stands on TASK.
+/// A request that is stored on TASK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Whom it asks, as its subject says.
+    /// The role it asks, taken from the subject.
     pub role: Role,
-    /// Who asks, as its subject proves.
+    /// Who asks, taken from the subject, which the broker enforces.
     pub sender: Principal,
 }
 
-/// A record, with the revision that a change must name.
+/// A record, with the revision that a change of it must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The row.
@@ -35,32 +36,32 @@ pub struct Record {
     pub revision: u64,
 }
 
-/// What was read, from the leaders, for one decision. The creation time is read before and after
-/// the request; when the two differ, everything is read anew, so that no request of one incarnation
-/// is taken for one of another.
+/// What was read from the leaders for one decision. The creation time is read before and after the
+/// request; if the two differ, everything is read again, so that a request of one incarnation is
+/// never mistaken for one of another.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// The request's sequence.
     pub seq: u64,
     /// TASK's creation time, RFC 3339.
     pub created: &'a str,
-    /// The request, while it stands on TASK.
+    /// The request, while it is stored on TASK.
     pub request: Option<&'a Request>,
-    /// The record, whatever incarnation it speaks of.
+    /// The record, whatever incarnation of TASK it belongs to.
     pub record: Option<&'a Record>,
     /// Unix milliseconds.
     pub now_ms: i64,
 }
 
 impl<'a> Seen<'a> {
-    /// The record, when it speaks of this incarnation of TASK.
+    /// The record, if it belongs to this incarnation of TASK.
     fn current(&self) -> Option<&'a RequestRow> {
         let record = self.record?;
         same(&record.row.stream_created, self.created).then_some(&record.row)
     }
 
-    /// Whether a record that a write would replace still owes its notice, also one of an earlier
-    /// incarnation.
+    /// Whether the record that a write would replace has a notice that is not marked yet, even one
+    /// of an earlier incarnation.
     fn owes(&self) -> bool {
         self.record.is_some_and(|record| owed(&record.row, None).is_some())
     }
@@ -102,23 +103,23 @@ pub struct RecordWrite {
 /// A message to the sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Its message id, on which repeats collapse.
+    /// Its message id, by which the broker discards repeats.
     pub id: String,
-    /// First holder, or another.
+    /// Whether this is the first holder, or another one.
     pub kind: NoticeKind,
-    /// To whom.
+    /// The sender of the request.
     pub to: Principal,
-    /// Of which request.
+    /// The sequence of the request.
     pub seq: u64,
-    /// To which role.
+    /// The role that was asked.
     pub role: Role,
     /// Who has it.
     pub holder: Principal,
 }
 
-/// The notice that a row owes its sender, if it does. `before` is the row that it replaced, from
-/// the bucket's history; none is replaced before its own notice is marked, so it is the one just
-/// before.
+/// The notice that a row still needs, if any. `before` is the row that it replaced, from the
+/// bucket's history. It is the row just before, because no row is replaced before its own notice is
+/// marked.
 #[must_use]
 pub fn owed(row: &RequestRow, before: Option<&RequestRow>) -> Option<Notice> {
     if row.notified || row.state != RequestState::Taken {
@@ -140,38 +141,38 @@ pub fn owed(row: &RequestRow, before: Option<&RequestRow>) -> Option<Notice> {
     })
 }
 
-/// The mark that a notice is confirmed.
+/// The write that marks a notice as confirmed.
 #[must_use]
 pub fn marked(record: &Record) -> RecordWrite {
     let row = RequestRow { notified: true, ..record.row.clone() };
     RecordWrite { row, expect: Expect::Revision(record.revision) }
 }
 
-/// Who asks for a take, and of what.
+/// Who takes which delivery.
 #[derive(Debug, Clone, Copy)]
 pub struct Take<'a> {
     /// The authenticated caller.
     pub holder: &'a Principal,
-    /// The caller's role, where it is known.
+    /// The caller's role, if it is known.
     pub role: Option<&'a Role>,
-    /// TASK's creation time as the holder saw it, RFC 3339.
+    /// TASK's creation time as the caller read it, RFC 3339.
     pub created: &'a str,
-    /// Which delivery it has, from 1.
+    /// The number of the delivery that the caller holds, from 1.
     pub delivery: u64,
 }
 
-/// What a take does next.
+/// What to do next for a take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakeStep {
-    /// Write the row; then send the notice that it owes, mark it, and answer. A conflict means:
-    /// start over.
+    /// Write the row; then send the notice that it needs, mark it, and answer. After a conflict
+    /// start again.
     Write(RecordWrite),
-    /// Send what the standing row owes and mark it, then start over.
+    /// Send the notice that the stored row needs, mark it, then start again.
     Settle,
-    /// It is recorded already; answer as the first time.
+    /// It is recorded already; give the same answer as the first time.
     Taken,
-    /// Its holder has finished it, and crashed before it left the queue: read TASK's creation time
-    /// once more; unchanged, delete the request; then refuse.
+    /// Its holder has finished it, and crashed before it left the queue. Read TASK's creation time
+    /// once more; if it is unchanged, delete the request; then refuse.
     Finished,
     /// Refuse.
     Refused(TakeRefusal),
@@ -209,7 +210,7 @@ pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
     if seen.owes() {
         return TakeStep::Settle;
     }
-    // Redelivered to the holder that has it: only the delivery changes, and nobody is told.
+    // Redelivered to the same holder: only the delivery changes, and the sender is not told.
     let notified = current.is_some_and(by_me);
     let row = RequestRow {
         holder: Some(take.holder.clone()),
@@ -220,36 +221,36 @@ pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
     TakeStep::Write(RecordWrite { row, expect: seen.expect() })
 }
 
-/// What a holder says came of a request.
+/// What a holder reports about a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Finish<'a> {
     /// The authenticated caller.
     pub holder: &'a Principal,
-    /// TASK's creation time as it was taken under, RFC 3339.
+    /// TASK's creation time when it was taken, RFC 3339.
     pub created: &'a str,
-    /// Which delivery was taken.
+    /// The number of the delivery that was taken.
     pub delivery: u64,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What its sender is to read.
+    /// What its sender will read.
     pub parts: &'a [Part],
 }
 
-/// What a result does next.
+/// What to do next for a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishStep {
-    /// Write the row, then answer. A conflict means: start over.
+    /// Write the row, then answer. After a conflict start again.
     Write(RecordWrite),
-    /// Send what the standing row owes and mark it, then start over.
+    /// Send the notice that the stored row needs, mark it, then start again.
     Settle,
-    /// It is recorded already; answer as the first time.
+    /// It is recorded already; give the same answer as the first time.
     Recorded,
     /// Refuse.
     Refused(TakeRefusal),
 }
 
-/// Decides a result: only the holder of the newest take may say what came of it, and a final word
-/// stands.
+/// Decides a result. Only the holder of the newest take may report one, and a final result is not
+/// replaced.
 #[must_use]
 pub fn finish(seen: Seen<'_>, finish: Finish<'_>) -> FinishStep {
     if !same(finish.created, seen.created) {
@@ -283,7 +284,7 @@ pub fn finish(seen: Seen<'_>, finish: Finish<'_>) -> FinishStep {
 pub struct Caller<'a> {
     /// The authenticated caller.
     pub principal: &'a Principal,
-    /// The last sequence on TASK before its lifecycle: what is older is a predecessor's.
+    /// The last sequence on TASK before the caller's lifecycle: older requests are a predecessor's.
     pub frontier: u64,
 }
 
@@ -293,31 +294,31 @@ impl Caller<'_> {
     }
 }
 
-/// The last sequence on TASK before the lifecycle of an ACL row. A row that was last written before
-/// TASK was created counts nothing of this TASK: its frontier is one of a stream that is gone.
+/// The last sequence on TASK before the lifecycle of an ACL row. If the row was last written before
+/// TASK was created, its frontier is a sequence of an earlier TASK and counts nothing.
 #[must_use]
 pub fn frontier(acl: &AclRow, created: &str) -> u64 {
     let earlier = Created::parse(created).is_some_and(|created| acl.updated_at < created.millis());
     acl.activated.filter(|_| !earlier).map_or(0, |frontier| frontier.task)
 }
 
-/// What a cancel does next.
+/// What to do next for a cancel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelStep {
-    /// Write the cancelled row, then start over. A conflict means the same.
+    /// Write the cancelled row, then start again, also after a conflict.
     Write(RecordWrite),
-    /// Send what the standing row owes and mark it, then start over.
+    /// Send the notice that the stored row needs, mark it, then start again.
     Settle,
-    /// Read TASK's creation time once more; unchanged, delete the request, then answer.
+    /// Read TASK's creation time once more; if it is unchanged, delete the request, then answer.
     Delete,
-    /// It is cancelled and gone: answer.
+    /// It is cancelled and deleted: answer.
     Cancelled,
-    /// A holder has it.
+    /// A holder has taken it.
     Conflict {
-        /// Who.
+        /// The holder.
         holder: Principal,
     },
-    /// Nothing of the caller's: the answer of a request that never existed.
+    /// It is not the caller's: answer as for a request that never existed.
     Unknown,
 }
 
@@ -343,18 +344,18 @@ pub fn cancel(seen: Seen<'_>, caller: Caller<'_>) -> CancelStep {
     }
 }
 
-/// Where a request of the caller stands.
+/// The status of a request, for its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status<'a> {
     /// As the record says.
     Recorded(&'a RequestRow),
-    /// Nobody has it yet.
+    /// Nobody has taken it yet.
     Queued,
-    /// Nothing of the caller's.
+    /// It is not the caller's.
     Unknown,
 }
 
-/// Answers a status question.
+/// Answers a question about the status.
 #[must_use]
 pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
     match (seen.current(), seen.request) {
@@ -367,12 +368,12 @@ pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
 /// What the sweep does with one record; repeated until there is nothing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SweepStep {
-    /// Send what the row owes, then mark it.
+    /// Send the notice that the row needs, then mark it.
     Notify,
-    /// A crash came between a cancelled or finished row and the removal: read TASK's creation time
-    /// once more; unchanged, delete the request.
+    /// A crash prevented the deletion of a cancelled or finished request: read TASK's creation time
+    /// once more; if it is unchanged, delete the request.
     Delete,
-    /// Write the row, which notes that the request has left the queue.
+    /// Write the row, which records that the request has left the queue.
     Write(RecordWrite),
     /// Remove the row, by its revision.
     Remove {
@@ -383,7 +384,8 @@ pub enum SweepStep {
     Keep,
 }
 
-/// Decides for one record (ANY-6). A record of an earlier incarnation has left the queue with it.
+/// Decides about one record (ANY-6). A record of an earlier incarnation of TASK has left the queue
+/// together with that incarnation.
 #[must_use]
 pub fn sweep(record: &Record, seen: Seen<'_>) -> SweepStep {
     let row = &record.row;

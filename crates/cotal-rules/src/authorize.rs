@@ -1,15 +1,15 @@
 //! Whether a routed copy may be released to its member (RDR-1, 8, 10, 11, 12).
 //!
-//! A copy in the store proves nothing; the row and the ACL of this moment decide. The interval is
-//! the authority: what the current interval holds is released, whichever generation routed it.
+//! A copy in INBOX proves nothing: the member row and the ACL as they are now decide. Whatever the
+//! current interval holds is released, whichever generation it was routed for.
 //!
-//! **Rejoin.** A row states only its newest interval, so a copy of an earlier generation that the
+//! **Rejoin.** A row states only its newest interval. A copy of an earlier generation that the
 //! current interval does not hold is judged by the interval of its own generation, which is closed
-//! for ever: inside it the post is still surfaced, after its leave cursor lies the gap that a
-//! rejoin does not deliver (RDR-10). The directory remembers earlier intervals as it watches rows
-//! change, and takes them from the bucket's history after a restart. An interval that neither knows
-//! is not guessed: the copy is denied as [`DenyReason::EarlierGeneration`], because a read boundary
-//! that leaks is worse than a copy that is reported as denied.
+//! for ever: a post inside it is still released; a post after its leave cursor lies in the gap that
+//! a rejoin does not deliver (RDR-10). The directory remembers earlier intervals while it watches
+//! rows change, and reads them from the bucket's history after a restart. If neither has the
+//! interval, the copy is denied as [`DenyReason::EarlierGeneration`], because to show a post beyond
+//! the boundary is worse than to deny one too many.
 
 use cotal_wire::envelope::Reason;
 use cotal_wire::{Channel, Lifecycle};
@@ -19,7 +19,7 @@ use crate::directory::{Acl, Directory};
 /// Why a copy is not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DenyReason {
-    /// The owner slot holds nothing that a deployment mints.
+    /// The owner part of the member's name is none that a deployment creates.
     UnrealOwner,
     /// The member's ACL does not cover the channel now.
     NotAllowed,
@@ -31,23 +31,23 @@ pub enum DenyReason {
     BeforeJoin,
     /// The post is after the leave cursor.
     AfterLeave,
-    /// The copy is of an earlier generation whose interval is not known. The shell gives the
-    /// directory the key's history ([`Directory::recover_member`]) and asks once more.
+    /// The copy is of an earlier generation whose interval is not known. The shell then gives the
+    /// directory the history of the key ([`Directory::recover_member`]) and asks again.
     EarlierGeneration,
 }
 
-/// What the reader does with a pending copy.
+/// What the reader does with a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Hand it to the member.
     Release,
     /// Drop it, for this reason.
     Deny(DenyReason),
-    /// Its lifecycle is retired: remove it from the store, then ack.
+    /// The member's lifecycle is retired: delete the entry from INBOX, then ack it.
     Retired,
-    /// Its owner has no ACL row: it waits.
+    /// The member has no ACL row: the entry waits.
     NoAclRow,
-    /// A leave under way may exclude it: it waits until the closed row is applied.
+    /// A leave in progress may exclude it: the entry waits until the closed row is applied.
     Leaving,
 }
 
@@ -88,7 +88,7 @@ pub fn verdict(
     }
 }
 
-/// Why the member's interval does not hold the post, if it does not.
+/// Why the post is outside the member's interval; `None` if it is inside.
 fn outside(
     member: &Lifecycle,
     channel: &Channel,

@@ -1,11 +1,11 @@
-//! When work that failed for everybody is tried again.
+//! A retry delay that grows with each consecutive failure.
 
 use crate::waiting::retry_delay_ms;
 
-/// The longest delay: what heals is used soon after.
+/// Longest delay: work resumes at most this long after the cause of the failures is gone.
 const LONGEST_MS: i64 = 30_000;
 
-/// A delay that grows with each failure on end.
+/// Counts consecutive failures, and gives the delay after each.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Backoff {
     failures: u64,
@@ -23,7 +23,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// Failures on end.
+    /// Consecutive failures so far.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures

@@ -1,12 +1,12 @@
-//! When an unanswered request to the daemon is asked again (ADM-4, INV-6).
+//! When an unanswered request to the daemon is sent again (ADM-4, INV-6).
 //!
-//! The first retry goes at once, later ones start at most a second apart, and the gap shrinks as
-//! the wait runs out, so that a daemon that binds in its last seconds is still asked. Nothing is
-//! sent after the end, and an attempt under way is cut off there.
+//! The first retry is sent at once. Later ones start at most a second apart, and the gap shrinks as
+//! the wait runs out, so a daemon that binds its rail in the last seconds still gets a request.
+//! Nothing is sent after the end of the wait, and an attempt in flight is cut off there.
 
 /// Longest gap between the starts of two attempts, in milliseconds.
 const LONGEST_GAP_MS: i64 = 1_000;
-/// Shortest gap, so that the end of a wait is no hot loop.
+/// Shortest gap, so that requests do not spin at the end of a wait.
 const SHORTEST_GAP_MS: i64 = 50;
 
 /// How long a starting manager waits for the rail, in milliseconds (ADM-4).
@@ -17,9 +17,9 @@ pub const RETIREMENT_WAIT_MS: i64 = 15_000;
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Send at `at`, and give up waiting for its answer at `until`.
+    /// Send at `at`, and stop waiting for the answer at `until`.
     Send {
-        /// When, Unix milliseconds or any clock that never jumps.
+        /// When: Unix milliseconds, or those of any clock that never jumps.
         at: i64,
         /// The end of the whole wait.
         until: i64,
@@ -28,7 +28,7 @@ pub enum Next {
     Over,
 }
 
-/// One wait.
+/// One wait: the attempts so far, and when it ends.
 #[derive(Debug, Clone)]
 pub struct Cadence {
     until: i64,
@@ -43,7 +43,7 @@ impl Cadence {
         Self { until: now + wait_ms, attempts: 0, last_start: now }
     }
 
-    /// What follows an attempt that nobody answered, or the beginning.
+    /// What to do at the start, or after an attempt that was not answered.
     pub fn next(&mut self, now: i64) -> Next {
         let at = match self.attempts {
             0 | 1 => now,

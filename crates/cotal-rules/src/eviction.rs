@@ -1,38 +1,38 @@
 //! The census of an account's connections, and what an eviction proves (EVC-3, 4, 6).
 //!
-//! Invariant: a census is complete only when every server that the mesh shows active has answered
-//! pages without a gap. A server lists its connections by their number, which only grows: whoever
-//! joins stands at the end, and whoever leaves moves all later ones forward. So each page overlaps
-//! the one before, and one that begins beyond what was seen is asked again from further back. An
-//! incomplete census names nobody gone: absence from it proves nothing.
+//! Invariant: a census is complete only when every server that the mesh shows as active has
+//! answered every page, without a gap. A server lists its connections by their number, which only
+//! grows: a new connection is added at the end, and one that closes moves all later ones forward.
+//! So each page overlaps the one before, and if a page begins after the last connection seen, the
+//! census asks again from further back. An incomplete census proves nobody gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_wire::Principal;
 use cotal_wire::control::LiveState;
 
-/// Most connections asked of a server at once; the broker's own bound.
+/// Most connections per page; the broker's own bound.
 pub const PAGE: u64 = 1_024;
 
-/// Connections that a page repeats of the one before: as many may leave between the two.
+/// Connections that a page repeats from the one before: this many may close between the two.
 const OVERLAP: u64 = 64;
-/// Pages of one server that are asked again from further back, before it changes too fast to be
-/// counted.
+/// How often a server is asked again from further back, before its connections change too fast to
+/// be counted.
 const MOST_STEPS_BACK: u32 = 16;
 
-/// One live connection, as its server reports it.
+/// A live connection, as its server reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
-    /// The server that reported it, and that alone can kick it.
+    /// The server that reported it; only this server can kick it.
     pub server: String,
     /// Its number on that server.
     pub cid: u64,
-    /// Whose it is, when the connection says so.
+    /// Whose it is, if the connection says so.
     pub principal: Option<Principal>,
 }
 
-/// Attributes a connection: by its `principal:` tag, else by `authorized_user` in dash-form, else
-/// not at all.
+/// The principal of a connection: from its `principal:` tag, else from `authorized_user` in
+/// dash-form, else none.
 #[must_use]
 pub fn attribute(tags: &[String], authorized_user: Option<&str>) -> Option<Principal> {
     let tag = tags.iter().find_map(|tag| tag.strip_prefix("principal:"));
@@ -48,7 +48,7 @@ pub fn attribute(tags: &[String], authorized_user: Option<&str>) -> Option<Princ
 pub struct Page {
     /// The server.
     pub server: String,
-    /// Where the page begins.
+    /// The offset of the page.
     pub offset: u64,
     /// How many connections the account has on that server.
     pub total: u64,
@@ -56,15 +56,15 @@ pub struct Page {
     pub connections: Vec<Seen>,
 }
 
-/// Why a census proves nothing.
+/// Why a census is incomplete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Incomplete {
-    /// Fewer servers answered than the mesh shows active.
+    /// Fewer servers answered than the mesh shows as active.
     #[error("{answered} of {active} servers answered")]
     Servers {
         /// How many answered.
         answered: u64,
-        /// How many the mesh shows active.
+        /// How many the mesh shows as active.
         active: u64,
     },
     /// A server did not answer a page.
@@ -75,14 +75,14 @@ pub enum Incomplete {
         /// The page.
         offset: u64,
     },
-    /// Connections went faster than they could be counted.
+    /// Connections closed faster than they could be counted.
     #[error("the connections of server {0} changed while they were counted")]
     Changed(String),
 }
 
 #[derive(Debug, Default)]
 struct Pages {
-    /// The offset that is asked for next.
+    /// The offset of the next page.
     offset: u64,
     is_done: bool,
     changed: bool,
@@ -99,7 +99,7 @@ impl Pages {
         let first = page.connections.iter().map(|seen| seen.cid).min();
         let highest = self.connections.keys().next_back().copied();
         let touches = match (first, highest) {
-            // Whoever begins at the start leaves out nobody.
+            // A page that begins at the start leaves out no connection.
             _ if page.offset == 0 => first.is_some() || page.total == 0,
             (Some(first), Some(highest)) => first <= highest,
             _ => false,
@@ -122,7 +122,7 @@ impl Pages {
     }
 }
 
-/// A census under way.
+/// A census in progress.
 #[derive(Debug)]
 pub struct Census {
     active: u64,
@@ -130,15 +130,15 @@ pub struct Census {
 }
 
 impl Census {
-    /// A census of the servers that answered a ping, of which the mesh shows `active`.
+    /// A census of the servers that answered a ping; the mesh shows `active` servers.
     #[must_use]
     pub fn new(answered: impl IntoIterator<Item = String>, active: u64) -> Self {
         let servers = answered.into_iter().map(|server| (server, Pages::default())).collect();
         Self { active, servers }
     }
 
-    /// The page to ask for next, and the servers that owe it. Every server is asked at once, so the
-    /// furthest behind decides.
+    /// The offset to ask for next, and the servers that have not answered it. All servers get each
+    /// request, so the one furthest behind decides.
     #[must_use]
     pub fn wanted(&self) -> Option<(u64, BTreeSet<String>)> {
         let owed = self.servers.iter().filter_map(|(s, pages)| Some((s, pages.next_offset()?)));
@@ -147,7 +147,7 @@ impl Census {
         Some((offset, servers))
     }
 
-    /// Takes a page. One that was not asked for next, such as a late repeat, changes nothing.
+    /// Applies a page. A page that was not asked for next, such as a late repeat, is ignored.
     pub fn page(&mut self, page: Page) {
         let pages = self.servers.entry(page.server.clone()).or_default();
         if pages.next_offset() != Some(page.offset) {
@@ -176,7 +176,7 @@ impl Census {
         Ok(self.seen().collect())
     }
 
-    /// What was seen so far; proves presence, never absence.
+    /// The connections seen so far; they prove presence, never absence.
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.servers.iter().flat_map(|(server, pages)| {
             pages.connections.iter().map(move |(&cid, principal)| Seen {
@@ -188,7 +188,7 @@ impl Census {
     }
 }
 
-/// Judges the liveness of `principal`.
+/// Whether `principal` is connected.
 #[must_use]
 pub fn liveness(principal: &Principal, seen: &[Seen], complete: bool) -> LiveState {
     if seen.iter().any(|seen| seen.principal.as_ref() == Some(principal)) {
@@ -251,7 +251,7 @@ mod tests {
         assert!(census(&[], 0).complete().is_err(), "no server at all");
     }
 
-    /// One leaves and one joins between two pages, so the count stays the same.
+    /// One connection closes and one opens between two pages, so the count stays the same.
     #[test]
     fn evc_3_whoever_moves_onto_the_page_before_is_not_skipped() {
         let mut moving = census(&["a"], 1);
@@ -283,8 +283,8 @@ mod tests {
     }
 
     proptest! {
-        /// Connections come and go between the pages; whoever was there throughout is seen, or the
-        /// census says that it proves nothing.
+        /// Connections open and close between the pages: one that stayed open is seen, or the
+        /// census is incomplete.
         #[test]
         fn evc_3_a_complete_census_under_churn_shows_everyone_who_was_there(
             there in 1_u64..400,

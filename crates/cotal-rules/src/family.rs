@@ -1,10 +1,10 @@
-//! The manager's credential family: who holds what an earlier run was issued, and how a restart
-//! proves them gone (ADM-6, ADM-7).
+//! The manager's credential family: who holds the credentials that an earlier run was issued, and
+//! how a restart proves them gone (ADM-6, ADM-7).
 //!
-//! Invariant: a holder is in the ledger before its credential exists, and leaves it only when it
-//! was verified gone. What was verified stays verified for the length of one sweep, because nothing
-//! is issued while the gate is frozen and every key is revoked before the first eviction; so a
-//! sweep that was cut goes on where it stopped.
+//! Invariant: a holder is in the ledger before its credential exists, and leaves it only after it
+//! was verified gone. Within one sweep a verified holder stays verified, because nothing is issued
+//! while the gate is frozen, and every key is revoked before the first eviction. So an interrupted
+//! sweep continues where it stopped.
 
 use cotal_wire::control::Eviction;
 use cotal_wire::limits::MAX_EVICT;
@@ -36,13 +36,13 @@ impl Role {
 pub struct Holder {
     /// Its nkey.
     pub nkey: ConnId,
-    /// Who it is on the wire.
+    /// Its principal.
     pub principal: Principal,
     /// What it is for.
     pub role: Role,
     /// When its newest credential was issued, Unix seconds.
     pub issued_at: i64,
-    /// Whether the sweep under way verified that none of its connections is left.
+    /// Whether the current sweep has verified that none of its connections is left.
     #[serde(default)]
     pub gone: bool,
 }
@@ -58,7 +58,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Notes that a credential is about to be issued; a known identity adds no holder.
+    /// Notes that a credential is about to be issued; for a known identity no holder is added.
     pub fn issue(&mut self, nkey: ConnId, principal: Principal, role: Role, at: i64) {
         match self.holders.iter_mut().find(|holder| holder.nkey == nkey) {
             Some(known) => known.issued_at = known.issued_at.max(at),
@@ -78,13 +78,13 @@ impl Ledger {
         self.sweeping
     }
 
-    /// When the newest credential of an identity was issued, if one was.
+    /// When the newest credential of an identity was issued, if any.
     #[must_use]
     pub fn issued_at(&self, nkey: &ConnId) -> Option<i64> {
         self.holders.iter().find(|holder| holder.nkey == *nkey).map(|holder| holder.issued_at)
     }
 
-    /// Begins a sweep, or goes on with the one that was cut.
+    /// Begins a sweep, or continues one that was interrupted.
     pub fn sweep(&mut self) {
         if !std::mem::replace(&mut self.sweeping, true) {
             for holder in &mut self.holders {
@@ -93,7 +93,8 @@ impl Ledger {
         }
     }
 
-    /// Those that are not verified gone, in requests of at most 256.
+    /// The principals that are not verified gone, in batches of at most 256, the size of one
+    /// request.
     #[must_use]
     pub fn batches(&self) -> Vec<Vec<Principal>> {
         let left = self.holders.iter().filter(|holder| !holder.gone);
@@ -101,7 +102,7 @@ impl Ledger {
         left.chunks(MAX_EVICT).map(<[Principal]>::to_vec).collect()
     }
 
-    /// Records what one request verified.
+    /// Records what the reply to one request verified.
     pub fn verified(&mut self, results: &[Eviction]) {
         for holder in &mut self.holders {
             let proven = |result: &Eviction| result.proves_gone(&holder.principal) == Ok(true);
@@ -109,7 +110,7 @@ impl Ledger {
         }
     }
 
-    /// Ends the sweep when every holder is verified gone; tells whether it did. An attach session
+    /// Ends the sweep if every holder is verified gone; returns whether it did. An attach session
     /// that is gone never comes back, so it leaves the ledger.
     pub fn finish(&mut self) -> bool {
         if self.holders.iter().any(|holder| !holder.gone) {

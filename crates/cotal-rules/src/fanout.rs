@@ -1,6 +1,6 @@
 //! Who gets a copy of a post (FAN-1, 2, 3, 6, 7).
 //!
-//! A plan only routes: the trusted reader judges every copy again before anything is released.
+//! A plan only routes. The trusted reader judges every copy again before it releases anything.
 
 use cotal_wire::envelope::Reason;
 use cotal_wire::rows::DeliveryClass;
@@ -8,16 +8,16 @@ use cotal_wire::{Channel, Lifecycle, Principal};
 
 use crate::directory::{Directory, Eligible};
 
-/// A post as the fan-out writer met it.
+/// A post to route.
 #[derive(Debug, Clone, Copy)]
 pub struct Post<'a> {
     /// Its sequence on CHAT.
     pub seq: u64,
-    /// Its sender, as the subject proves.
+    /// Its sender, taken from the subject, which the broker enforces.
     pub sender: &'a Principal,
     /// Its channel.
     pub channel: &'a Channel,
-    /// Who it mentions, lowercased.
+    /// The names it mentions, in lower case.
     pub mentions: &'a [String],
 }
 
@@ -26,9 +26,9 @@ pub struct Post<'a> {
 pub struct Copy {
     /// Whose inbox it goes to.
     pub member: Lifecycle,
-    /// The membership generation it is made for; 0 for a mention.
+    /// The membership generation that the copy is for; 0 for a mention.
     pub generation: u64,
-    /// Why it is made.
+    /// Why the member gets it.
     pub reason: Reason,
 }
 
@@ -39,14 +39,15 @@ pub struct Plan {
     pub class: DeliveryClass,
     /// The copies, at most one per lifecycle.
     pub copies: Vec<Copy>,
-    /// Members that rejoined after the post, whose earlier intervals are not known here. The shell
-    /// gives the directory their keys' histories ([`Directory::recover_member`], then
-    /// [`Directory::history_read`]) and plans again; this is empty but for a writer that is behind
-    /// a leave and a rejoin and was started since.
+    /// Members whose earlier interval decides, and is not known here. This happens only when a
+    /// member left and rejoined after the post, before it was routed, and the daemon was restarted
+    /// since. The shell then gives the directory the history of their keys
+    /// ([`Directory::recover_member`], then [`Directory::history_read`]) and plans again.
     pub unsure: Vec<Lifecycle>,
 }
 
-/// Routes one post. A member never gets its own principal's post, and no lifecycle gets two copies.
+/// Decides which copies a post needs. A sender gets no copy of its own post, and no lifecycle gets
+/// two copies.
 #[must_use]
 pub fn plan(post: Post<'_>, dir: &Directory, now_ms: i64) -> Plan {
     let class = dir.class(post.channel);
@@ -59,9 +60,9 @@ pub fn plan(post: Post<'_>, dir: &Directory, now_ms: i64) -> Plan {
     plan
 }
 
-/// Every member whose interval holds the post, whatever `activated` says (FAN-1); a writer that is
-/// behind also serves the intervals that a rejoin has replaced since. The ACL is not asked: it is
-/// the reader's to judge, at the moment of release (FAN-3).
+/// A copy for every member whose interval holds the post, activated or not (FAN-1). When the writer
+/// is behind, that includes intervals that a rejoin has replaced since. The ACL is not consulted:
+/// the reader judges it at the moment of release (FAN-3).
 fn durable(post: Post<'_>, dir: &Directory, plan: &mut Plan) {
     for (member, eligible) in dir.eligible(post.channel, post.seq) {
         if member.principal == *post.sender {
@@ -78,8 +79,8 @@ fn durable(post: Post<'_>, dir: &Directory, plan: &mut Plan) {
     }
 }
 
-/// Every mentioned peer that may read the channel, joined or not (FAN-2). A post from before the
-/// lifecycle was provisioned is a predecessor's.
+/// A copy for every mentioned peer that may read the channel, joined or not (FAN-2). A post from
+/// before the lifecycle was provisioned was meant for its predecessor, so it makes no copy.
 fn mentioned(post: Post<'_>, dir: &Directory, now_ms: i64, copies: &mut Vec<Copy>) {
     for name in post.mentions {
         let Some(member) = dir.resolve_mention(name, now_ms) else {

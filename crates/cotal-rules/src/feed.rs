@@ -1,18 +1,18 @@
 //! The derived membership feed: who reads which channels (FED-1).
 //!
-//! Display only: nothing is ever decided by it. A row is an agent, or whoever else reads channels;
-//! it holds the channels that its connections are subscribed to and those that it is a durable
-//! member of.
+//! For display only: nothing is decided by it. A row is for an agent, or for any other principal
+//! that reads channels. It lists the channels that the principal's connections are subscribed to
+//! and those that it is a durable member of.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_wire::rows::FeedRow;
 use cotal_wire::{Channel, ChannelPattern, Principal};
 
-/// Live subscriptions that one row shows; a client can make as many as it likes.
+/// Live subscriptions shown in one row; a client can make as many as it likes.
 pub const MOST_LIVE: usize = 256;
 
-/// Everybody who is there, as one census and the member rows show it.
+/// Every connected principal and every member, as one census and the member rows show them.
 #[derive(Debug, Default)]
 pub struct Picture {
     rows: BTreeMap<Principal, Reads>,
@@ -24,24 +24,23 @@ struct Reads {
     durable: BTreeSet<Channel>,
 }
 
-/// What must be written for the bucket to show a picture.
+/// One write that makes the bucket show a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// This row differs from what is held.
+    /// This row differs from the one held.
     Put(Principal, FeedRow),
-    /// This key is nobody's who is there.
+    /// No principal of the picture has this key.
     Remove(String),
 }
 
 impl Picture {
-    /// Whether nobody was taken in.
+    /// Whether the picture shows nobody.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Takes in one connection. `is_agent` says that it is an agent's, which is shown also while it
-    /// reads nothing.
+    /// Adds one connection. An agent (`is_agent`) is shown even while it is subscribed to nothing.
     pub fn connected(
         &mut self,
         principal: Principal,
@@ -54,12 +53,13 @@ impl Picture {
         }
     }
 
-    /// Takes in one durable membership.
+    /// Adds one durable membership.
     pub fn member(&mut self, principal: Principal, channel: Channel) {
         self.rows.entry(principal).or_default().durable.insert(channel);
     }
 
-    /// What differs from `held`: what the bucket holds, `None` for a value that is no row.
+    /// The differences from `held`, the rows of the bucket; `None` for a value that cannot be
+    /// parsed.
     #[must_use]
     pub fn changes(&self, held: &BTreeMap<String, Option<FeedRow>>, now_ms: i64) -> Vec<Change> {
         let is_shown = |key: &str| {
@@ -102,7 +102,7 @@ mod tests {
         ChannelPattern::parse(text).unwrap()
     }
 
-    /// What the bucket holds once every change is written.
+    /// The rows of the bucket once every change is written.
     fn written(picture: &Picture, now: i64) -> BTreeMap<String, Option<FeedRow>> {
         let put = |change| match change {
             Change::Put(principal, row) => (principal.to_string(), Some(row)),

@@ -1,15 +1,15 @@
-//! What stands behind a value that is no row of its bucket (`wire.md` §4).
+//! Which row is in force when the newest value of a key cannot be parsed (`wire.md` §4).
 //!
-//! Garbage is no row and no absence: the last valid row stands. It is looked for in the key's
-//! history,
-//! newest first; a deletion is a valid state, so nothing that lies before one is in force. Neither
-//! source alone has all: a flood of garbage empties the history, and memory knows nothing from
+//! A value that cannot be parsed is neither a row nor a deletion: the last valid row stays in
+//! force. It is looked for in the key's history, newest first. A deletion is a valid state, so
+//! nothing older than a deletion is in force. The history and the daemon's memory complete each
+//! other: a flood of garbage pushes valid rows out of the history, and memory has nothing from
 //! before this process.
 
-/// What stands.
+/// What is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LastValid<T> {
-    /// This row, from this revision.
+    /// This row, of this revision.
     Row(T, u64),
     /// Nothing: the key was deleted at this revision.
     Deleted(u64),
@@ -18,8 +18,8 @@ pub enum LastValid<T> {
 }
 
 impl<T> LastValid<T> {
-    /// Looks behind the revision `garbled` of a key. `history` is its revisions, oldest first, with
-    /// `None` for a deletion; `parse` reads a valid row.
+    /// Looks for what is in force before the revision `garbled` of a key. `history` is the key's
+    /// revisions, oldest first, with `None` for a deletion; `parse` returns a valid row.
     pub fn behind<'a, H>(
         garbled: u64,
         history: H,
@@ -38,7 +38,7 @@ impl<T> LastValid<T> {
         Self::Unknown
     }
 
-    /// The newer of this and a row that is remembered from elsewhere.
+    /// Whichever is newer: this, or a row that was remembered elsewhere.
     #[must_use]
     pub fn or_newer(self, remembered: Option<(T, u64)>) -> Self {
         let revision = match &self {

@@ -1,8 +1,8 @@
 //! The decisions of the delivery service as pure functions and small state machines.
 //!
-//! Purpose: whatever the daemon decides is decided here, over wire types, and returned as data that
-//! the shell performs. Invariant: no I/O, no clock, no randomness; `now_ms` and ids are arguments,
-//! so that every decision can be tried with a table and every interleaving with a model.
+//! Every decision of the daemon is made here, over wire types, and returned as data; the daemon
+//! then acts on it. Invariant: no I/O, no clock, no randomness. `now_ms` and ids are arguments, so
+//! a table can test every decision and a model every interleaving.
 
 pub mod anycast;
 pub mod authorize;

@@ -1,39 +1,39 @@
 //! The life of a lane: claim → watch → bind → serve → withdraw → drain → release.
 //!
-//! Purpose: decide, from how everything stands, what is to run now. The shell looks whenever
-//! something may have changed, and does what the orders say; both sides are levels, so a look that
-//! comes late, or twice, decides the same.
+//! Decides, from the current state of everything, what is to run now. The shell calls
+//! [`Lifecycle::look`] whenever something may have changed, and does what the orders say. Input and
+//! output are levels, so a call that comes late, or twice, decides the same.
 //!
-//! Invariants, checked over every order of events in the tests:
-//! - nothing is watched before the lease is held, nothing bound before everything was scanned, and
-//!   `ready` not wanted before everything is bound;
-//! - a lane that ends says so in its row before its responders go, finishes what it took in, and
-//!   only then releases the lease;
-//! - the first cause of an end is the one that is told, and every end comes in bounded time.
+//! Invariants, tested over every order of events:
+//! - nothing is watched before the lease is held, nothing is bound before every watch has made its
+//!   first scan, and `ready` is not wanted before everything is bound;
+//! - a lane that ends withdraws `ready` from its row before its responders go, finishes what it has
+//!   pulled or accepted, and only then releases the lease;
+//! - the first cause of an end is the one reported, and every end takes a bounded time.
 
 use crate::watchdog::{Link, Verdict, Watchdog, Windows};
 
-/// How long the row may take to lose its `ready` before the responders go all the same, in
-/// milliseconds; a broker that stores answers within a few.
+/// How long the lane waits for the broker to store the row without `ready`, in milliseconds; then
+/// the responders go all the same. A working broker answers within a few.
 pub const WITHDRAW_MS: i64 = 1_000;
-/// How long what was taken in may take to finish, in milliseconds.
+/// How long the components may take to finish what they have pulled or accepted, in milliseconds.
 pub const FINISH_MS: i64 = 5_000;
 
-/// How the lease stands.
+/// The state of the lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Lease {
-    /// The claim is not decided.
+    /// The claim is not decided yet.
     #[default]
     Claiming,
-    /// The row stands.
+    /// The row is ours.
     Held,
-    /// Serving has stopped until the row is proven.
+    /// Serving has stopped until the row is proven to be ours.
     Doubtful,
-    /// The keeper has ended: the row is released, lost or was never had.
+    /// The keeper has ended: the row was released, was lost, or was never ours.
     Ended,
 }
 
-/// How everything stands.
+/// The current state of everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Levels {
     /// The lane was told to stop.
@@ -46,7 +46,7 @@ pub struct Levels {
     pub is_ready: bool,
     /// The row may say `ready`, whether it should or not.
     pub may_say_ready: bool,
-    /// Everything that is followed was scanned once.
+    /// Every watch has made its first scan.
     pub is_scanned: bool,
     /// Every component runs, and the rails are bound.
     pub is_bound: bool,
@@ -59,24 +59,24 @@ pub struct Levels {
 /// What is to run now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Orders {
-    /// Follow the buckets.
+    /// Watch the buckets.
     pub follow: bool,
-    /// Start the components, in their order.
+    /// Start the components, in order.
     pub bind: bool,
-    /// The row is to say `ready`.
+    /// The row must say `ready`.
     pub want_ready: bool,
-    /// Every component finishes what it took in, and ends.
+    /// Every component must finish what it has pulled or accepted, and end.
     pub finish: bool,
-    /// The lease is to be released.
+    /// The lease must be released.
     pub release: bool,
-    /// The credential has expired and no renewal was proved: to be said at once.
+    /// The credential has expired and no renewal is proved: report it at once.
     pub say_expired: bool,
 }
 
 /// Why a lane ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
     /// The keeper of the lease ended, and says why.
     Lease,
@@ -110,7 +110,7 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// A lane whose connection was made just now, and that has claimed nothing.
+    /// A lane that has just connected, and has claimed nothing.
     #[must_use]
     pub fn new(windows: Windows, now: i64) -> Self {
         let watchdog = Watchdog::new(windows, now);
@@ -123,13 +123,13 @@ impl Lifecycle {
         }
     }
 
-    /// How often [`Self::look`] is due at least, in milliseconds.
+    /// The longest allowed time between two calls of [`Self::look`], in milliseconds.
     #[must_use]
     pub fn tick_ms(&self) -> i64 {
         self.watchdog.tick_ms()
     }
 
-    /// Whether start-up was finished once: the broker had confirmed that the lane is ready (CRD-3).
+    /// Whether start-up was completed once: the broker confirmed that the lane is ready (CRD-3).
     #[must_use]
     pub fn has_served(&self) -> bool {
         self.has_served
@@ -141,7 +141,7 @@ impl Lifecycle {
         self.cause.filter(|_| self.phase == Phase::Over)
     }
 
-    /// Looks at how everything stands, and says what is to run.
+    /// Takes the current state, and says what is to run.
     pub fn look(&mut self, levels: &Levels, now: i64) -> Orders {
         let verdict = self.watchdog.look(levels.link, now);
         if self.cause.is_none()
@@ -158,8 +158,8 @@ impl Lifecycle {
         self.orders(levels, verdict)
     }
 
-    /// Where the end begins. Without the lease nothing may be finished, and without a broker
-    /// nothing can be.
+    /// Where the shutdown begins. Without the lease the lane may finish nothing, and without a
+    /// broker it can finish nothing.
     fn leave(&self, cause: Cause, now: i64) -> Phase {
         match (cause, self.phase) {
             (Cause::Lease, _) => Phase::Over,
@@ -176,7 +176,7 @@ impl Lifecycle {
             Phase::Binding => levels.is_bound.then_some(Phase::Serving),
             Phase::Serving | Phase::Over => None,
             _ if levels.lease == Lease::Ended => Some(Phase::Over),
-            // Without a connection the row stays as it is.
+            // Without a connection the row cannot be changed.
             Phase::Withdrawing { until } => {
                 let stays = !levels.link.connected || now >= until;
                 (!levels.may_say_ready || stays).then_some(drain)
@@ -194,7 +194,7 @@ impl Lifecycle {
             Phase::Binding | Phase::Serving | Phase::Withdrawing { .. } | Phase::Draining { .. }
         );
         Orders {
-            // What is finished still asks what the view knows.
+            // Components that finish their work still need the view.
             follow: self.has_claimed && self.phase != Phase::Over,
             bind: runs,
             want_ready: self.phase == Phase::Serving && levels.is_bound,

@@ -1,7 +1,7 @@
-//! The transitions of a member row, decided over its current state (MEM-2, 3, 4, 6, 7).
+//! The transitions of a member row, decided from its current state (MEM-2, 3, 4, 6, 7).
 //!
-//! Every change is a compare-and-set on the revision it was decided over, so two daemons, or a
-//! daemon that woke up late, never overwrite each other: the loser starts over. Cursors are CHAT
+//! Every change is a compare-and-set on the revision it was decided from, so two daemons, or a
+//! daemon that woke up late, never overwrite each other: the loser starts again. Cursors are CHAT
 //! sequences read before the write; no clock orders anything.
 
 use cotal_wire::control::Code;
@@ -45,7 +45,7 @@ pub struct Write {
 /// A refusal for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its kind.
+    /// The code that the reply carries.
     pub code: Code,
     /// A sentence for people.
     pub reason: String,
@@ -58,7 +58,7 @@ pub struct Change<'a> {
     pub channel: &'a Channel,
     /// The member.
     pub member: &'a Lifecycle,
-    /// CHAT's leader-served last sequence, read before the row is written.
+    /// CHAT's last sequence, read from the leader before the row is written.
     pub cursor: u64,
     /// Unix milliseconds.
     pub now_ms: i64,
@@ -66,12 +66,12 @@ pub struct Change<'a> {
     pub writer: &'a str,
 }
 
-/// What a join does next.
+/// What to do next for a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinStep {
-    /// Write the row, read the ACL again, then activate. A conflict means: start over.
+    /// Write the row, read the ACL again, then activate. After a conflict start again.
     Write(Write),
-    /// The interval is open already; write nothing. Not yet activated: activate again.
+    /// The interval is open already; write nothing. If it is not activated, activate it again.
     AlreadyJoined {
         /// The open membership.
         membership: Membership,
@@ -125,22 +125,22 @@ fn not_allowed(acl: Acl<'_>, channel: &Channel) -> Option<Refusal> {
     Some(Refusal { code, reason })
 }
 
-/// What the second ACL read says about a row just written.
+/// What the second read of the ACL says about a row that was just written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfterWrite {
-    /// It stands.
+    /// It stays.
     Keep,
     /// Remove it, by its revision, and refuse the join.
     Remove(Refusal),
 }
 
-/// Judges a row just written by the ACL as it stands after the write (MEM-3).
+/// Judges a row that was just written by the ACL as it is after the write (MEM-3).
 #[must_use]
 pub fn after_write(acl: Acl<'_>, channel: &Channel) -> AfterWrite {
     not_allowed(acl, channel).map_or(AfterWrite::Keep, AfterWrite::Remove)
 }
 
-/// What a leave does next.
+/// What to do next for a leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaveStep {
     /// Write the closed row.
@@ -151,8 +151,8 @@ pub enum LeaveStep {
     Refused(Refusal),
 }
 
-/// Decides a leave of `generation`. It only closes a row that exists (MEM-4), and an older
-/// generation than the row's is refused: the caller speaks of a membership that a rejoin replaced.
+/// Decides a leave of `generation`. It only closes an existing row (MEM-4). A generation older than
+/// the row's is refused, because a rejoin has replaced the membership that the caller means.
 #[must_use]
 pub fn leave(current: Option<&Membership>, generation: u64, change: Change<'_>) -> LeaveStep {
     let Some(row) = current else {
@@ -193,7 +193,7 @@ fn close(row: &Membership, cursor: u64, change: Change<'_>) -> Write {
     }
 }
 
-/// What an activation does next.
+/// What to do next for an activation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActivateStep {
     /// Write the activated row.
@@ -204,8 +204,8 @@ pub enum ActivateStep {
     Superseded,
 }
 
-/// Decides the activation of `generation` once catch-up is complete; it only updates an open row of
-/// that generation (MEM-4). The change's cursor is not used.
+/// Decides the activation of `generation` after catch-up is complete. It only updates an open row
+/// of that generation (MEM-4). The change's cursor is not used.
 #[must_use]
 pub fn activate(current: Option<&Membership>, generation: u64, change: Change<'_>) -> ActivateStep {
     let Some(row) = current.filter(|row| row.generation == generation && row.is_open()) else {
@@ -226,8 +226,9 @@ pub fn activate(current: Option<&Membership>, generation: u64, change: Change<'_
     })
 }
 
-/// Closes the row of `generation` whose window retention may have cut (MEM-7). The interval closes
-/// where it began: it then claims no post at all, so no post inside an interval is ever missing.
+/// Closes the row of `generation` when CHAT may have discarded posts of its window (MEM-7). The
+/// interval ends where it began, so it holds no post at all, and no post inside an interval is ever
+/// missing.
 #[must_use]
 pub fn close_evicted(
     current: Option<&Membership>,
@@ -240,7 +241,7 @@ pub fn close_evicted(
     }
 }
 
-/// What the closing of an evicted window does next.
+/// What to do next when posts of a window may be gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CloseStep {
     /// Write the closed row.
@@ -249,9 +250,9 @@ pub enum CloseStep {
     Superseded,
 }
 
-/// Whether an inventory has to fence the lifecycle on this process: a row that was narrowed or
-/// retired first refuses every join by itself, on every process (INV-4). A missing row refuses too,
-/// but it proves no end and may come back.
+/// Whether an inventory must fence the lifecycle on this process. A row that was narrowed or
+/// retired before refuses every join by itself, on every process (INV-4). A missing row refuses
+/// too, but it is no proof that the lifecycle ended, and may come back.
 #[must_use]
 pub fn needs_fence(acl: Acl<'_>) -> bool {
     match acl {
@@ -270,7 +271,7 @@ pub struct SubjectFill {
     pub oldest: u64,
 }
 
-/// Whether retention may have taken a post of the window after `join_cursor` (`wire.md` §5).
+/// Whether CHAT may have discarded a post of the window after `join_cursor` (`wire.md` §5).
 #[must_use]
 pub fn window_evicted(join_cursor: u64, stream_first_seq: u64, subjects: &[SubjectFill]) -> bool {
     let full = |fill: &SubjectFill| fill.count >= PER_SUBJECT && fill.oldest > join_cursor;

@@ -1,4 +1,5 @@
-//! What members lost and have not been told of: by episode, with the numbers between which it lies.
+//! Copies that members have missed and were not told of yet: by episode, with the sequences between
+//! which it lies.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use cotal_wire::Lifecycle;
 use cotal_wire::posts::{MissedPosts, Told};
 use hashbrown::HashMap;
 
-/// Episodes kept of a member; a further one is merged into the newest.
+/// Episodes kept for a member; a further one is merged into the newest.
 pub const MAX_EPISODES: usize = 16;
 
 /// Every member's episodes.
@@ -17,17 +18,17 @@ pub struct Misses {
 
 #[derive(Debug, Default)]
 struct Member {
-    /// The first post that was still held when a look found the store full, and nothing lost yet.
+    /// The first post that the member's store held when it was last found full with nothing missed.
     held_from: u64,
-    /// The last episode's end: nothing before it is lost once more.
+    /// The end of the last episode: posts before it are not counted again.
     behind: u64,
     episodes: VecDeque<MissedPosts>,
-    /// Whether the newest episode goes on.
+    /// Whether the newest episode is still going on.
     open: bool,
 }
 
 impl Misses {
-    /// A look found the member's store holding posts from `first` on, and nothing lost.
+    /// The member's store is full: it holds posts from `first` on, and nothing was missed so far.
     pub fn holds(&mut self, member: &Lifecycle, first: u64) {
         let member = self.members.entry_ref(member).or_default();
         if !member.open {
@@ -35,7 +36,7 @@ impl Misses {
         }
     }
 
-    /// A look found `missed` more posts lost; `first` is the first that is still held, if any is.
+    /// `missed` more copies were found missed; `first` is the first that is still held, if any.
     pub fn lost(&mut self, member: &Lifecycle, missed: u64, first: Option<u64>, now_ms: i64) {
         let member = self.members.entry_ref(member).or_default();
         let from = member.held_from.max(member.behind + 1);
@@ -60,7 +61,7 @@ impl Misses {
         }
     }
 
-    /// The member reads again: what it loses from now on is another episode.
+    /// The member reads again: what it misses from now on is another episode.
     pub fn ended(&mut self, member: &Lifecycle) {
         if let Some(found) = self.members.get_mut(member) {
             found.open = false;
@@ -69,7 +70,7 @@ impl Misses {
         }
     }
 
-    /// Takes off what the member was shown, and gives what it was not.
+    /// Subtracts what the member was shown, and returns what it was not shown yet.
     pub fn owed(&mut self, member: &Lifecycle, told: &[Told]) -> Vec<MissedPosts> {
         let Some(found) = self.members.get_mut(member) else { return Vec::new() };
         for told in told {
@@ -78,8 +79,8 @@ impl Misses {
             }
         }
         let open = found.open.then(|| found.episodes.back().map(|newest| newest.id)).flatten();
-        // An episode that goes on is kept when all of it is told, so that what follows is merged
-        // into it.
+        // An episode that is still going on is kept even when all of it was told, so that later
+        // misses are merged into it.
         found.episodes.retain(|episode| episode.missed > 0 || Some(episode.id) == open);
         found.episodes.iter().filter(|episode| episode.missed > 0).cloned().collect()
     }

@@ -1,41 +1,41 @@
-//! Unread copies that a store's cap evicts: counted, and told once per member and episode.
+//! Unread copies that a store's cap discards: counted, and reported once per member and episode.
 //!
-//! A store keeps [`PER_SUBJECT`] messages a member and drops the oldest. That is a miss only when
-//! the member has not read it, which the broker never says: it is inferred from how much was unread
-//! at the last check, how much was stored since and how much was acked since. What is stored and
-//! not acked, and does not fit, is lost.
+//! A store keeps [`PER_SUBJECT`] messages for a member and discards the oldest. That is a miss only
+//! if the member has not read the message, which the broker never tells. It is inferred from how
+//! much was unread at the last check, how much was stored since, and how much was acked since:
+//! whatever is stored and not acked, and does not fit, was discarded unread.
 //!
-//! The count of a member that stands where it stood at the last check is exact: it has read
-//! nothing. The broker's own count swings below the cap while it stores one copy and evicts
-//! another, so it cannot replace the meter's. The count of a member that reads is a lower bound, so
-//! that nobody is accused of more than was lost:
-//! - What was acked since the last check is taken to be every delivery since that is outstanding no
-//!   more. The ack floor would miss acks above it. A redelivery looks like an ack here, and so does
-//!   the eviction of a copy that was delivered and not acked.
-//! - Once a check finds room, what was stored before it counts as taken in; copies lost between two
-//!   checks of a member that has read below the cap by the second are seen only in part.
-//! - A look may hold copies that the meter counts only later. What it proves is used at the next
-//!   check, and without what was counted until then; that takes for granted that a stored copy is
-//!   counted before the next check. A member that never moved needs no such proof.
+//! The count is exact for a member whose consumer has not moved since the last check, because it
+//! has read nothing. (The broker's own unread count cannot replace it: it drops below the cap for a
+//! moment whenever the broker stores one copy and discards another.) For a member that reads, the
+//! count is a lower bound, so that no more misses are reported than there were:
+//! - Every delivery since the last check that is no longer outstanding counts as acked. (The ack
+//!   floor would not show acks above it.) A redelivery looks like an ack here, and so does a copy
+//!   that was delivered, not acked, and then discarded.
+//! - Once a check finds room, everything stored before it counts as read. If a member reads below
+//!   the cap between two checks, copies discarded in that time are counted only in part.
+//! - A look may include copies that the meter counts only later. So what it proves is used at the
+//!   next check, less what was counted in between; this relies on every stored copy being counted
+//!   before the next check. A member that never moved needs no such proof.
 //!
 //! Copies that a recall deletes are not missed. The meter is told of those that were never
-//! delivered; the broker ends the others as if they were acked, which a look shows.
+//! delivered; the broker treats the others as acked, which a look shows.
 
 use cotal_wire::Lifecycle;
 use cotal_wire::limits::PER_SUBJECT;
 use hashbrown::HashMap;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// Nothing to say.
+    /// Nothing to report.
     Quiet,
     /// The first misses of an episode: log it.
     Began {
         /// Misses found by this check.
         missed: u64,
     },
-    /// More misses of a running episode.
+    /// More misses in an episode that goes on.
     More {
         /// Misses found by this check.
         missed: u64,
@@ -47,12 +47,12 @@ pub enum Overflow {
     },
 }
 
-/// What the broker says of a member's consumer.
+/// The consumer info of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// Pending plus ack-pending.
     pub unread: u64,
-    /// Where the member stands; it changes only when the member reads or acks.
+    /// The position of the member's consumer; it changes only when the member reads or acks.
     pub place: Place,
 }
 
@@ -61,18 +61,18 @@ pub struct Look {
 pub struct Place {
     /// Deliveries made.
     pub delivered: u64,
-    /// Deliveries up to which all are acked.
+    /// All deliveries up to this one are acked.
     pub acked: u64,
     /// Deliveries not acked.
     pub outstanding: u64,
 }
 
 impl Place {
-    /// Where a member stands that has never read.
+    /// The position of a member that has never read.
     const START: Self = Self { delivered: 0, acked: 0, outstanding: 0 };
 
-    /// The most that can have been acked on the way here from `before`. A consumer that counts less
-    /// than before was made anew: then it can be any number.
+    /// The most that can have been acked between `before` and now. If the consumer counts less than
+    /// before, it was created again: then any number can have been acked.
     fn acked_since(self, before: Self) -> u64 {
         let ended = |place: Self| place.delivered.saturating_sub(place.outstanding);
         ended(self).checked_sub(ended(before)).unwrap_or(u64::MAX)
@@ -83,26 +83,26 @@ impl Place {
 struct Fill {
     /// Copies counted so far.
     stored: u64,
-    /// What the member holds unread at most, were there no cap.
+    /// At most this many are unread, if there were no cap.
     at_most: u64,
-    /// What it holds unread at least, were there no cap: misses are read off it. Below zero when it
-    /// has acked copies that are not counted yet.
+    /// At least this many are unread, if there were no cap: misses are computed from it. Negative
+    /// when the member has acked copies that are not counted yet.
     at_least: i64,
-    /// What the last look proves it held, where `at_least` may be too low: copies counted since may
-    /// have been in that look already.
+    /// How many unread copies the last look proves, when `at_least` may be too low: the look may
+    /// have included copies that were counted only after it.
     proven: Option<i64>,
-    /// Whether `at_most` stands on a seed or a check.
+    /// Whether `at_most` comes from a seed or a check.
     known: bool,
-    /// Where the member stood at the last check.
+    /// The consumer's position at the last check.
     place: Option<Place>,
-    /// Misses of the running episode; 0 for none.
+    /// Misses of the episode that goes on; 0 for none.
     episode: u64,
     /// Misses since the start.
     total: u64,
 }
 
-/// A moment in the count of one member's copies, taken before its unread count is read: what is
-/// stored after it may be in that count, or may not.
+/// A point in the count of one member's copies, taken before its unread count is read. That count
+/// may or may not include what is stored after this point.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
     stored: u64,
@@ -117,8 +117,9 @@ pub struct OverflowMeter {
 }
 
 impl OverflowMeter {
-    /// Takes the number of messages that the member's subject holds, read or not: a subject with
-    /// room has lost nothing, so one subject listing spares a check of every member at start.
+    /// Sets the number of messages that the member's subject holds, read or not. A subject with
+    /// room has discarded nothing, so one listing of the subjects saves a check of every member at
+    /// start.
     pub fn seed(&mut self, member: &Lifecycle, held: u64) {
         let held = held.min(PER_SUBJECT);
         let at_least = 0_i64.saturating_add_unsigned(held);
@@ -126,13 +127,13 @@ impl OverflowMeter {
         self.members.entry_ref(member).or_insert(fill);
     }
 
-    /// Says that every member with messages was seeded: whoever was not holds none.
+    /// Notes that every member with messages was seeded: one that was not seeded has none.
     pub fn all_seeded(&mut self) {
         self.seeded = true;
     }
 
-    /// Counts one confirmed copy for `member`. Of a member that was neither seeded nor checked the
-    /// first check only gives the starting point.
+    /// Counts one confirmed copy for `member`. For a member that was neither seeded nor checked,
+    /// the first check only sets the starting point.
     pub fn stored(&mut self, member: &Lifecycle) {
         let unseen = if self.seeded { 0 } else { PER_SUBJECT };
         let fill = Fill { at_most: unseen, known: self.seeded, ..Fill::default() };
@@ -142,7 +143,7 @@ impl OverflowMeter {
         fill.at_least += 1;
     }
 
-    /// Takes off what a recall deleted and the member was never given; all of it is counted.
+    /// Subtracts copies that a recall deleted before they were delivered; all of them are counted.
     pub fn recalled(&mut self, member: &Lifecycle, undelivered: u64) {
         if let Some(fill) = self.members.get_mut(member) {
             fill.at_most = fill.at_most.saturating_sub(undelivered);
@@ -151,8 +152,8 @@ impl OverflowMeter {
         }
     }
 
-    /// Whether the member could be full, or was never looked at, so that its unread count must be
-    /// read.
+    /// Whether the member's unread count must be read, because its store could be full or was never
+    /// checked.
     #[must_use]
     pub fn needs_check(&self, member: &Lifecycle) -> bool {
         match self.members.get(member) {
@@ -161,8 +162,8 @@ impl OverflowMeter {
         }
     }
 
-    /// Whether copies are counted that the last check could not judge, or an episode is over that
-    /// it did not end: another must follow, also when nothing more is stored.
+    /// Whether another check must follow even if nothing more is stored: copies are counted that
+    /// the last check could not judge, or an episode is over that the last check did not end.
     #[must_use]
     pub fn is_unsettled(&self, member: &Lifecycle) -> bool {
         self.members.get(member).is_some_and(|fill| {
@@ -170,14 +171,14 @@ impl OverflowMeter {
         })
     }
 
-    /// Begins a check; what it gives belongs to the unread count that is read next.
+    /// Begins a check. The mark belongs to the unread count that is read next.
     #[must_use]
     pub fn mark(&self, member: &Lifecycle) -> Mark {
         let mark = |fill: &Fill| Mark { stored: fill.stored, at_most: fill.at_most };
         self.members.get(member).map_or_else(Mark::default, mark)
     }
 
-    /// Takes a look that was taken after `mark`.
+    /// Applies a look that was taken after `mark`.
     pub fn checked(&mut self, member: &Lifecycle, mark: Mark, look: Look) -> Overflow {
         let fill = self.members.entry_ref(member).or_default();
         let stood = fill.place.replace(look.place).unwrap_or(Place::START);
@@ -213,7 +214,7 @@ impl OverflowMeter {
         }
     }
 
-    /// Members that missed anything since the start, with how much.
+    /// Members that missed copies since the start, and how many.
     pub fn missed(&self) -> impl Iterator<Item = (&Lifecycle, u64)> {
         let missed = self.members.iter().map(|(member, fill)| (member, fill.total));
         missed.filter(|(_, total)| *total > 0)
@@ -301,8 +302,8 @@ mod tests {
         assert_eq!(meter.missed().collect::<Vec<_>>(), [(&life("bob"), 30)]);
     }
 
-    /// Reads and bursts between two looks: each row is what is stored before a look, how much is
-    /// read by then, what the broker holds unread, and how much is missed in truth.
+    /// Reads and bursts between two looks. Each row: what is stored before a look, how much is read
+    /// by then, how much the broker shows as unread, and how much is really missed.
     #[test]
     fn what_was_read_since_the_last_look_is_not_missed() {
         type Looks = &'static [(u64, u64, u64)];
@@ -350,7 +351,7 @@ mod tests {
         }
     }
 
-    /// A look that holds copies which are counted only after it.
+    /// A look includes copies that are counted only after it.
     #[test]
     fn a_copy_that_a_look_held_before_it_was_counted_is_not_counted_twice() {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!(total(&meter), 5, "from then on each is counted");
     }
 
-    /// Those that it was given, and did not ack, end as if it had acked them.
+    /// Copies that were delivered and not acked end as if they had been acked.
     #[test]
     fn what_a_recall_takes_is_not_missed() {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(check(&mut meter, &bob, full), Overflow::Began { missed: 5 });
     }
 
-    /// The end of an episode is seen when the check that found the misses found room, too.
+    /// An episode ends even when the check that found the misses also found room.
     #[test]
     fn an_episode_that_was_over_when_it_was_found_ends() {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
@@ -397,8 +398,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a store that drops its oldest: never above the truth for a member that reads in
-        /// order, takes copies again, and whose copies are counted late.
+        /// Against a store that discards its oldest message: never more than the truth, for a
+        /// member that reads in order, gets redeliveries, and whose copies are counted late.
         #[test]
         fn misses_of_a_reading_member_are_never_above_the_truth(
             steps in proptest::collection::vec((0_u8..5, 0_u64..700), 1..60),
@@ -421,7 +422,7 @@ mod tests {
                     _ => {
                         let place = Place { delivered: acked + again, acked, outstanding: 0 };
                         let unread = held.saturating_sub(n % 20);
-                        // What the look held is counted before the next one.
+                        // What the look included is counted before the next one.
                         check(&mut meter, &bob, Look { unread, place });
                         (0..std::mem::take(&mut uncounted)).for_each(|_| meter.stored(&bob));
                     }
@@ -430,9 +431,9 @@ mod tests {
             }
         }
 
-        /// Against a store that drops its oldest: exact for a member that reads nothing, however
-        /// the stores, their counting and the three steps of a check interleave, and however the
-        /// broker's count lags.
+        /// Against a store that discards its oldest message: exact for a member that reads nothing,
+        /// however the stores, their counting and the three steps of a check interleave, and
+        /// however far the broker's count lags.
         #[test]
         fn misses_of_a_silent_member_are_exact(
             start in 0..=PER_SUBJECT,
@@ -463,7 +464,7 @@ mod tests {
             prop_assert_eq!(total(&meter), stored.saturating_sub(PER_SUBJECT));
         }
 
-        /// A member that reads between checks is never said to have missed more than it did, as
+        /// A member that reads between checks is never reported to have missed more than it did, as
         /// long as each check finds room.
         #[test]
         fn a_member_that_keeps_reading_misses_nothing(

@@ -1,22 +1,19 @@
-//! Stored sequences that their stream contradicts.
+//! Stored sequences that contradict their stream.
 //!
 //! Member rows, dead rows, ACL frontiers and the daemon's consumers name sequences of streams. A
-//! sequence beyond its stream's last one cannot be true: the stream was made anew, or a power
-//! failure
-//! or a restored copy took it back. The broker gives those sequences out again, so an interval that
-//! begins beyond the end would withhold new posts from its member, one that ends beyond it would
-//! give
-//! them to somebody who left, and a dead row would name another entry. Each is corrected to what
-//! still
-//! can be true.
+//! sequence beyond the last one of its stream cannot be true: the stream was created again, or a
+//! power failure or a restored copy lost its end. The broker will give those sequences out again.
+//! Then a membership that begins beyond the end would withhold new posts from its member, one that
+//! ends beyond it would give new posts to somebody who left, and a dead row would name another
+//! entry. So each such sequence is corrected to the last one that can be true.
 
 use cotal_wire::rows::AclRow;
 
 use crate::directory::Membership;
 
-/// What a member row is to say when CHAT ends at `last`; `None` when it may stand as it is. The
-/// membership stays open or closed: an open one begins at the end, a closed one ends there at the
-/// latest.
+/// What a member row must say when CHAT ends at `last`; `None` when it is right as it is. An open
+/// membership stays open and begins at `last` at the latest; a closed one stays closed and ends at
+/// `last` at the latest.
 #[must_use]
 pub fn member_row(row: &Membership, last: u64) -> Option<Membership> {
     let join_cursor = row.join_cursor.min(last);
@@ -25,20 +22,21 @@ pub fn member_row(row: &Membership, last: u64) -> Option<Membership> {
     (!stands).then(|| Membership { join_cursor, leave_cursor, ..row.clone() })
 }
 
-/// Whether a row about the entry at `seq` cannot be true when INBOX ends at `last`.
+/// Whether a row about the entry at `seq` cannot be true, because INBOX ends at `last`.
 #[must_use]
 pub fn is_gone(seq: u64, last: u64) -> bool {
     seq > last
 }
 
-/// Where a lifecycle begins on CHAT when CHAT ends at `last`; `None` when its row may stand.
+/// The frontier that a lifecycle's ACL row must say when CHAT ends at `last`; `None` when it is
+/// right as it is.
 #[must_use]
 pub fn frontier(row: &AclRow, last: u64) -> Option<u64> {
     row.activated.filter(|frontier| frontier.chat > last).map(|_| last)
 }
 
-/// Where a consumer goes on that has passed `passed` of a stream that ends at `last`; `None` when
-/// it may go on by itself.
+/// Where a consumer that has passed `passed` must resume on a stream that ends at `last`; `None`
+/// when its own position is right.
 #[must_use]
 pub fn resume(passed: u64, last: u64) -> Option<u64> {
     (passed > last).then_some(last + 1)

@@ -1,22 +1,22 @@
-//! When the sender of posts that can never be delivered is told: once an episode, so that neither a
+//! When a sender is told that its posts can never be delivered: once per episode, so that neither a
 //! broken client nor a hostile one makes the daemon write a message for each post.
 
 use cotal_wire::Principal;
 use hashbrown::HashMap;
 
-/// An episode is over when nothing of the sender was refused for so long, in milliseconds.
+/// An episode ends when no post of the sender was refused for this long, in milliseconds.
 pub const QUIET_MS: i64 = 10 * 60 * 1_000;
-/// Most senders remembered; beyond them the one whose last refusal is the oldest is forgotten.
+/// Most senders remembered; beyond that the one with the oldest last refusal is forgotten.
 pub const MAX_SENDERS: usize = 4_096;
 
-/// The running episodes.
+/// The episodes that are going on.
 #[derive(Debug, Default)]
 pub struct Refusals {
     last: HashMap<Principal, i64>,
 }
 
 impl Refusals {
-    /// Notes a refused post; says whether its sender is to be told.
+    /// Notes a refused post; returns whether its sender must be told.
     pub fn refused(&mut self, sender: &Principal, now_ms: i64) -> bool {
         if let Some(last) = self.last.get_mut(sender) {
             return now_ms.saturating_sub(std::mem::replace(last, now_ms)) >= QUIET_MS;

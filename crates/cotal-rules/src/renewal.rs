@@ -1,39 +1,40 @@
-//! Renewal of a credential without restart (CRD-2, CRD-5): when it is due, and which candidate may
-//! be proved at all.
+//! Renewal of a credential without a restart (CRD-2, CRD-5): when it is due, and which candidate
+//! may be tried on a proof connection.
 
 use cotal_wire::accounts::inhabited;
 use cotal_wire::creds::Creds;
 use cotal_wire::permissions::Permissions;
 
-/// When a holder re-reads its key: at 75 % of the lifetime, Unix seconds. A credential without an
-/// end never is.
+/// When a holder re-reads its key: at 75 % of the credential's lifetime, in Unix seconds; never for
+/// a credential that does not expire.
 #[must_use]
 pub fn renewal_point(issued_at: i64, expires_at: Option<i64>) -> Option<i64> {
     let expires_at = expires_at?;
     Some(issued_at + (expires_at - issued_at).max(0) * 3 / 4)
 }
 
-/// When a renewal owner signs anew: at half the lifetime, well before the holder re-reads.
+/// When the owner of the renewal signs again: at half the lifetime, well before the holder
+/// re-reads.
 #[must_use]
 pub fn half_life(issued_at: i64, expires_at: Option<i64>) -> Option<i64> {
     let expires_at = expires_at?;
     Some(issued_at + (expires_at - issued_at).max(0) / 2)
 }
 
-/// Where a credential stands in its life.
+/// How far a credential is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
     /// Before half of it.
     Fresh,
-    /// Its owner signs it anew now.
+    /// Its owner must sign it again now.
     Due,
     /// Its holder has re-read its key, and found nothing new.
     Missed,
-    /// Its end has passed.
+    /// It has expired.
     Expired,
 }
 
-/// Judges a credential's life. `now` is in Unix seconds.
+/// How far a credential is in its life. `now` is in Unix seconds.
 #[must_use]
 pub fn age(issued_at: i64, expires_at: Option<i64>, now: i64) -> Age {
     let passed = |point: Option<i64>| point.is_some_and(|point| now >= point);
@@ -48,16 +49,16 @@ pub fn age(issued_at: i64, expires_at: Option<i64>, now: i64) -> Age {
     }
 }
 
-/// Why a candidate is refused before it is shown to the broker.
+/// Why a candidate is refused before it is presented to the broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Signed by another account.
+    /// It is of another account.
     #[error("it is of another account")]
     OtherAccount,
     /// Another key pair: the daemon's nkey is stable (CRD-7).
     #[error("it is of another identity, {0}; the daemon's key must stay the same")]
     OtherIdentity(String),
-    /// Its time is over.
+    /// It has expired.
     #[error("it has expired")]
     Expired,
     /// It grants less than the daemon needs.
@@ -65,20 +66,20 @@ pub enum Refused {
     Lacks(Vec<String>),
 }
 
-/// What to do with what the store holds.
+/// What to do with the credential in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Candidate {
-    /// It is what is held, and it is not due: nothing to do.
+    /// It is the one held, and not due yet: nothing to do.
     Unchanged,
-    /// It is what is held although it is due: the renewal was missed.
+    /// It is the one held, although it is due: the renewal was missed.
     Missed,
-    /// It may not replace what is held.
+    /// It may not replace the one held.
     Refused(Refused),
     /// It may, once the broker has accepted it on a proof connection.
     Prove,
 }
 
-/// Judges what the store holds against what is held. `now` is in Unix seconds.
+/// Compares the credential in the store with the one held. `now` is in Unix seconds.
 #[must_use]
 pub fn judge(held: &Creds, stored: &Creds, needed: &Permissions, now: i64) -> Candidate {
     if stored.jwt == held.jwt && stored.seed == held.seed {

@@ -1,27 +1,29 @@
-//! When the host opens a lane again that has ended (HST-3, STB-1).
+//! When the host reopens a lane that has ended (HST-3, STB-1).
 //!
-//! A held lease is no fault: the lane waits for its row, and asks again at a fixed interval.
-//! Everything else backs off, because the next attempt meets the same broker; an invalid credential
-//! from the start more slowly, because only a person or a renewal mends it.
+//! A held lease is no fault: the lane waits until the lease row is gone, and also asks for it at a
+//! fixed interval. After any other cause the host backs off, because the next attempt meets the
+//! same broker. After an invalid credential it starts with a longer delay, because only a person or
+//! a renewal can replace it.
 
-/// Between two questions after a held lease, in milliseconds (STB-1).
+/// Interval at which a waiting lane asks for a held lease row, in milliseconds (STB-1).
 pub const HELD_RETRY_MS: i64 = 5_000;
-/// The first delay after a fault or a broker that went away, in milliseconds.
+/// The first delay after a fault, or after the broker went away, in milliseconds.
 const FAULT_FIRST_MS: i64 = 500;
 /// The first delay after an invalid credential, in milliseconds.
 const REFUSED_FIRST_MS: i64 = 2_000;
-/// The longest delay, in milliseconds: what was mended is noticed within half a minute.
+/// The longest delay, in milliseconds: a lane is reopened at most this long after its fault is
+/// mended.
 const LONGEST_MS: i64 = 30_000;
-/// A lane that served for this long, in milliseconds, has recovered: its next end backs off from
-/// the start. One that ends sooner each time must not be opened in a loop.
+/// A lane that served for this long, in milliseconds, has recovered: its next end starts with the
+/// first delay again. A lane that ends sooner must not be reopened in a tight loop.
 const RECOVERED_MS: i64 = 30_000;
 
-/// Why a lane is closed.
+/// Why a lane ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// Another daemon holds the lease.
     Held,
-    /// Its credentials, or what they may do, were refused.
+    /// The broker refused its credentials, or something that they must be allowed to do.
     Refused,
     /// The broker went away, or could not be reached.
     BrokerAway,
@@ -32,9 +34,9 @@ pub enum Cause {
 /// When to open the lane again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reopen {
-    /// As soon as the lease row is gone; it is asked for at this interval as well.
+    /// As soon as the lease row is gone; the row is also asked for at this interval.
     OnceTheRowIsGone {
-        /// Between two questions, in milliseconds.
+        /// The interval, in milliseconds.
         ask_every_ms: i64,
     },
     /// After this many milliseconds.
@@ -44,7 +46,7 @@ pub enum Reopen {
 /// The reopen policy of one lane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReopenPolicy {
-    /// Ends in a row without recovery in between.
+    /// Ends without recovery in between.
     failures: u32,
 }
 
@@ -66,7 +68,7 @@ impl ReopenPolicy {
     }
 }
 
-/// Between half of `delay` and all of it.
+/// A random delay between half of `delay` and all of it.
 fn jittered(delay: i64, random: u64) -> i64 {
     let half = delay / 2;
     let spread = half.unsigned_abs().saturating_add(1);

@@ -1,4 +1,4 @@
-//! Short spellings for tests.
+//! Short constructors for tests.
 
 use cotal_wire::rows::{AclRow, Frontier, MemberRow, MemberState};
 use cotal_wire::{Channel, ChannelPattern, Lifecycle, Principal};

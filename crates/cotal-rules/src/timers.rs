@@ -1,11 +1,11 @@
 //! Which timer requests arm a schedule (TMR-1, TMR-5).
 //!
-//! A request is an endpoint's word on a subject of its own; what is armed is built here from what
-//! was checked. Nothing that the requester wrote as a header ever reaches the scheduling stream.
+//! An endpoint writes its request to a subject of its own; the schedule is built here from what was
+//! checked. No header of the request ever reaches the scheduling stream.
 //!
-//! Nothing is remembered either: which generation stands is read from what the broker holds, so
-//! that a restart of the daemon forgets nothing. A message there counts only when the broker
-//! itself shows that the timer writer or a schedule put it there.
+//! The daemon remembers nothing about timers: it reads the current generation from what the broker
+//! holds, so a restart forgets nothing. A message there counts only if the broker itself shows that
+//! the timer writer or a schedule wrote it.
 
 use cotal_wire::timers::{Held, LATEST_DEADLINE, Phase, SCHEDULING_PREFIX, TimerBody};
 use cotal_wire::{Space, Timer};
@@ -15,63 +15,63 @@ use cotal_wire::{Space, Timer};
 pub struct Request {
     /// Which timer.
     pub timer: Timer,
-    /// What is asked for.
+    /// What is requested.
     pub body: TimerBody,
-    /// The deadline as the broker is told it.
+    /// The deadline in the form that the broker expects.
     schedule: String,
 }
 
 /// A schedule to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arm {
-    /// The subject that holds the schedule; a new one replaces the old.
+    /// The subject that stores the schedule; a new schedule replaces the old one.
     pub subject: String,
     /// The value of the schedule header.
     pub schedule: String,
     /// The subject that it fires on.
     pub target: String,
-    /// The subjects of which `last_seq` must be the newest message.
+    /// The subjects on which `last_seq` must still be the newest message.
     pub guarded: String,
-    /// The newest message of the timer that the decision was made by; 0 for none.
+    /// The newest message of the timer when the decision was made; 0 for none.
     pub last_seq: u64,
 }
 
-/// Why a request arms nothing. It is ended: asking again would change nothing.
+/// Why a request arms nothing. It is terminated, because a retry would change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The subject is no timer request of this space.
+    /// The subject is not a timer request of this space.
     #[error("the subject is not a timer request")]
     Subject,
-    /// It tries to schedule by itself.
+    /// It carries a scheduling header of its own.
     #[error("it carries the scheduling header {0}")]
     Header(String),
     /// The body is not a request.
     #[error("the body is not a timer request: {0}")]
     Body(String),
-    /// The body names another timer than the subject.
+    /// The body names another timer than the subject does.
     #[error("the body names the timer {0:?}, the subject another")]
     Disagrees(String),
-    /// The deadline is no time that can be scheduled.
+    /// The deadline cannot be scheduled.
     #[error("the deadline {0} is not a time in milliseconds between 1970 and {LATEST_DEADLINE}")]
     Deadline(i64),
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// This schedule is published.
+    /// Publish this schedule.
     Arm(Arm),
-    /// The same generation is armed, or has fired: nothing changes.
+    /// The same generation is armed already, or has fired: nothing changes.
     Stands,
     /// A later generation is armed, or has fired: nothing changes.
     Superseded(u64),
 }
 
 impl Request {
-    /// Judges one request; `headers` are the names of all of its headers.
+    /// Checks one request; `headers` are the names of all of its headers.
     ///
     /// # Errors
-    /// When it arms nothing.
+    /// If it arms nothing.
     pub fn read<'a>(
         space: &Space,
         subject: &str,
@@ -93,7 +93,7 @@ impl Request {
         Ok(Self { timer, body, schedule })
     }
 
-    /// Whether it makes `other`, which came before it for the same timer, pointless.
+    /// Whether this request replaces `other`, an earlier request for the same timer.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         self.body.generation > other.body.generation
@@ -123,8 +123,8 @@ fn is_scheduling(name: &str) -> bool {
     head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEDULING_PREFIX))
 }
 
-/// What the broker holds of one timer. The newest message alone tells everything, unless it is none
-/// that [`Space::read_timer`] knows; then every message has to be noted, oldest first.
+/// What the broker holds of one timer. The newest message tells everything, unless
+/// [`Space::read_timer`] does not know it; then every message must be noted, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     /// The newest message.
@@ -133,13 +133,12 @@ pub struct Record {
     stands: Option<u64>,
     /// Whether that one has fired.
     has_fired: bool,
-    /// Whether something else lies on the schedule: the broker drops a schedule that is written
-    /// over.
+    /// Whether another message was stored over the schedule: the broker then drops the schedule.
     is_covered: bool,
 }
 
 impl Record {
-    /// Takes in one message; says whether it is known.
+    /// Notes one message; returns whether it is known.
     pub fn note(&mut self, space: &Space, timer: &Timer, held: &Held<'_>) -> bool {
         self.last_seq = self.last_seq.max(held.seq);
         let (generation, has_fired) = match space.read_timer(held) {
@@ -155,7 +154,7 @@ impl Record {
             self.has_fired = has_fired;
             self.is_covered = false;
         } else {
-            // A writer that does not look replaced the schedule by an older one.
+            // A writer that did not check replaced the schedule with an older one.
             self.is_covered |= !self.has_fired && !has_fired;
         }
         true

@@ -1,34 +1,34 @@
-//! What may go from CHAT: posts that are routed, beyond those that each sender's channel keeps.
+//! Which posts are purged from CHAT: routed ones, beyond those that each sender keeps per channel.
 //!
-//! CHAT keeps far more posts per subject than a reader of history is shown, so that a burst, or a
-//! daemon that is away, loses none before it is routed. Behind the fan-out writer the surplus is
-//! purged.
+//! CHAT keeps far more posts per subject than a reader of its history is shown, so that neither a
+//! burst nor a daemon that is away loses a post before it is routed. Once posts are routed, the
+//! surplus is purged.
 //!
-//! Invariant: a purge takes nothing that is not settled, and leaves at least [`PER_SUBJECT`] posts
-//! of its subject.
+//! Invariant: a purge takes only settled posts, and leaves at least [`PER_SUBJECT`] posts of its
+//! subject.
 
 use std::collections::VecDeque;
 
 use cotal_wire::limits::PER_SUBJECT;
 use hashbrown::HashMap;
 
-/// Posts of one subject that a purge takes at once: each purge is a request.
+/// Posts of one subject that one purge takes: each purge is a request to the broker.
 const STEP: u64 = 250;
 
 /// The routed posts of each subject, counted since the start.
 #[derive(Debug, Default)]
 pub struct Trim {
     subjects: HashMap<String, Routed>,
-    /// The highest sequence that was counted.
+    /// The highest sequence counted so far.
     highest: u64,
-    /// What may be purged once it is settled, in the order in which it came.
+    /// Purges that may be made once their posts are settled, in the order in which they came up.
     due: VecDeque<Purge>,
 }
 
 #[derive(Debug, Default)]
 struct Routed {
     count: u64,
-    /// Every [`STEP`] posts: how many there were, and the sequence of the last.
+    /// For every [`STEP`] posts: the count so far, and the sequence of the last.
     steps: VecDeque<(u64, u64)>,
 }
 
@@ -37,18 +37,19 @@ struct Routed {
 pub struct Purge {
     /// The subject.
     pub subject: String,
-    /// Everything of it up to here goes.
+    /// Its posts up to this sequence are purged.
     pub up_to: u64,
 }
 
 impl Trim {
-    /// Begins behind a post: earlier ones are not counted, since others may have routed them.
+    /// Starts after the post `seq`: earlier ones are not counted, since other daemons may have
+    /// routed them.
     #[must_use]
     pub fn after(seq: u64) -> Self {
         Self { highest: seq, ..Self::default() }
     }
 
-    /// Counts a post that has arrived to be routed. One that comes again is not counted again.
+    /// Counts a post that was pulled to be routed. A redelivered one is not counted again.
     pub fn arrived(&mut self, subject: &str, seq: u64) {
         if seq <= self.highest {
             return;
@@ -67,7 +68,7 @@ impl Trim {
 
     /// The next purge, when every post up to `settled` is settled.
     pub fn next(&mut self, settled: u64) -> Option<Purge> {
-        // The posts that it leaves have all arrived; they are stored, settled or not.
+        // The posts that the purge leaves have all been pulled; they stay stored, settled or not.
         let at = self.due.iter().position(|purge| purge.up_to <= settled)?;
         self.due.remove(at)
     }

@@ -1,12 +1,12 @@
-//! Posts that CHAT lost before they were routed: found by their sequences, and told once an
+//! Posts that CHAT lost before they were routed: found by their sequences, and reported once per
 //! episode.
 //!
 //! CHAT numbers its posts without a gap and keeps all of them below its cap per subject. So a
-//! sequence that the fan-out consumer has passed, and that never came here, was taken from CHAT: by
-//! the cap, when a subject is full and holds nothing as old; otherwise by hand.
+//! sequence that the fan-out consumer has passed, and that never came here, was removed from CHAT:
+//! by the cap, if a subject is full and all that it still holds is newer; otherwise by hand.
 //!
-//! What a predecessor was given and did not settle by the start is *doubtful*: it may have settled
-//! some of it out of order, which the broker does not say.
+//! Posts that a predecessor had pulled and not settled by the start are *doubtful*: it may have
+//! settled some of them out of order, which the broker does not tell.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,15 +14,15 @@ use std::ops::RangeInclusive;
 use cotal_wire::{Channel, Principal};
 use hashbrown::HashMap;
 
-/// An episode is over when nothing more was lost for as long, in milliseconds.
+/// An episode ends when nothing more was lost for this long, in milliseconds.
 const EPISODE_OVER_MS: i64 = 60_000;
 
-/// Posts that never came, in sequences of CHAT.
+/// Posts that never came here, by their sequences on CHAT.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lost {
     /// These were never routed.
     pub certain: Vec<RangeInclusive<u64>>,
-    /// These were routed by a predecessor, or never.
+    /// A predecessor may have routed these.
     pub doubtful: Vec<RangeInclusive<u64>>,
 }
 
@@ -40,19 +40,19 @@ impl Lost {
     }
 }
 
-/// The posts that have not come, though newer ones have.
+/// The posts that have not come here, although newer ones have.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     highest: u64,
-    /// Up to here a predecessor may have settled some.
+    /// A predecessor may have settled some posts up to here.
     doubtful_to: u64,
-    /// First and last of each range that has not come.
+    /// First and last of each range that has not come here.
     absent: BTreeMap<u64, u64>,
 }
 
 impl Arrivals {
-    /// Begins where the consumer stands: everything up to `floor` is settled, and `delivered` was
-    /// the last that a predecessor was given.
+    /// Starts at the consumer's position: everything up to `floor` is settled, and `delivered` was
+    /// the last post that a predecessor pulled.
     #[must_use]
     pub fn start(floor: u64, delivered: u64) -> Self {
         let mut absent = BTreeMap::new();
@@ -82,13 +82,13 @@ impl Arrivals {
         }
     }
 
-    /// Whether every post that older ones are known of has come.
+    /// Whether no post below the highest one is missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.absent.is_empty()
     }
 
-    /// What can never come any more, because the consumer is proven to have passed `passed`.
+    /// The posts that can no longer come, because the consumer has provably passed `passed`.
     pub fn lost(&mut self, passed: u64) -> Lost {
         let mut lost = Lost::default();
         while let Some((first, last)) = self.absent.pop_first() {
@@ -111,7 +111,7 @@ impl Arrivals {
     }
 }
 
-/// A subject that is as full as CHAT lets it be.
+/// A subject that is at CHAT's cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FullSubject {
     /// Who posts on it.
@@ -122,28 +122,28 @@ pub struct FullSubject {
     pub oldest: u64,
 }
 
-/// Posts of one sender and channel that were lost, within two bounds.
+/// Lost posts of one sender on one channel; their number is known between two bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Miss {
-    /// Whose and where; `None` when no full subject explains them.
+    /// Sender and channel; `None` when no full subject explains the loss.
     pub of: Option<(Principal, Channel)>,
     /// The lowest sequence.
     pub first: u64,
     /// The highest.
     pub last: u64,
-    /// At least as many are its.
+    /// At least this many are of this sender and channel.
     pub at_least: u64,
-    /// At most as many are its.
+    /// At most this many are.
     pub at_most: u64,
 }
 
-/// Whose the lost posts are. A post is of a full subject that holds nothing as old; where several
-/// do, it counts for each as a possibility.
+/// Whose the lost posts are. A lost post was on a full subject that holds nothing as old; if
+/// several subjects qualify, it counts as possible for each.
 #[must_use]
 pub fn attribute(lost: &Lost, full: &[FullSubject]) -> Vec<Miss> {
     let mut oldest: Vec<u64> = full.iter().map(|subject| subject.oldest).collect();
     oldest.sort_unstable();
-    // Below this, two subjects at least may have held it.
+    // Below this sequence, at least two subjects may have held a lost post.
     let shared_below = oldest.len().checked_sub(2).map_or(0, |at| oldest[at]);
     let newest = oldest.last().copied().unwrap_or(0);
     let mut misses = Vec::new();
@@ -155,8 +155,8 @@ pub fn attribute(lost: &Lost, full: &[FullSubject]) -> Vec<Miss> {
         let of = Some((subject.sender.clone(), subject.channel.clone()));
         misses.extend(miss(of, certain.count, &[possible, doubtful]));
     }
-    // No full subject explains what is newer than all of their oldest. A doubtful one there was
-    // routed.
+    // A post newer than the oldest of every full subject is explained by none. If such a post is
+    // doubtful, a predecessor routed it.
     let unexplained = within(&lost.certain, newest, u64::MAX);
     misses.extend(miss(None, unexplained.count, &[unexplained]));
     misses
@@ -176,7 +176,7 @@ struct Part {
     last: Option<u64>,
 }
 
-/// Which senders and channels lose posts just now, so that each is told of once.
+/// Which senders and channels are losing posts now, so that each episode is reported once.
 #[derive(Debug, Default)]
 pub struct Episodes {
     last_ms: HashMap<Option<(Principal, Channel)>, i64>,
@@ -190,7 +190,7 @@ impl Episodes {
     }
 }
 
-/// What of `ranges` lies at or above `from` and below `end`.
+/// The part of `ranges` at or above `from` and below `end`.
 fn within(ranges: &[RangeInclusive<u64>], from: u64, end: u64) -> Part {
     let mut part = Part::default();
     for range in ranges {

@@ -1,9 +1,9 @@
-//! Entries that must wait: when they are tried again, and how many slots they may hold (`wire.md`
-//! §3).
+//! Entries that must wait: when each is retried, and how many of the reader's slots they may take
+//! (`wire.md` §3).
 //!
-//! An unacknowledged entry holds one of the reader's slots. Nobody's entries may ever stand behind
-//! another's, so one owner's waiting entries hold at most [`MAX_PER_OWNER`] slots and all owners'
-//! together half of the consumer; whatever is beyond is parked outside the consumer.
+//! An unacknowledged entry takes one of the reader's slots. One owner's waiting entries must never
+//! hold up another's, so one owner's take at most [`MAX_PER_OWNER`] slots, and all owners' together
+//! half of the consumer's. Whatever is beyond is parked, outside the consumer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use cotal_wire::control::WaitingEntry;
 use cotal_wire::rows::DeadReason;
 use hashbrown::HashMap;
 
-/// Slots that one owner's waiting entries may hold.
+/// Slots that one owner's waiting entries may take.
 pub const MAX_PER_OWNER: usize = 100;
-/// Slots that all waiting entries together may hold: half of the reader's 10,000, so that a few
-/// hundred dead owners never stop a living one.
+/// Slots that all waiting entries together may take: half of the reader's 10,000, so that the
+/// entries of a few hundred owners without an ACL row never stop those of the others.
 pub const MAX_TOTAL: usize = 5_000;
-/// Redeliveries after which an entry is given up whose owner has no ACL row, or that cannot be
-/// deleted.
+/// Redeliveries after which the reader gives up an entry that waits for its owner's ACL row, or
+/// that cannot be deleted.
 pub const MAX_REDELIVERIES: u64 = 10;
 
-/// What a waiting entry does next.
+/// What the reader does with a waiting entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Nak it with this delay, in milliseconds.
@@ -29,7 +29,7 @@ pub enum Wait {
         /// The delay.
         delay_ms: i64,
     },
-    /// Record it as parked, ack it, and try again from there.
+    /// Record it as parked, ack it, and retry it from the dead bucket.
     Park {
         /// When, Unix milliseconds.
         next_at: i64,
@@ -51,20 +51,18 @@ pub fn retry_delay_ms(attempt: u64) -> i64 {
     }
 }
 
-/// How long a parked entry that is due at `next_at` still waits, in milliseconds. A row says so by
-/// the
-/// clock of its time; a clock that was set back since must not make it wait for longer than the
-/// delay
-/// it was given.
+/// How long a parked entry that is due at `next_at` still waits, in milliseconds. The row's time is
+/// that of the clock when it was written; if the clock was set back since, the entry must not wait
+/// longer than the delay it was given.
 #[must_use]
 pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
     next_at.saturating_sub(now_ms).clamp(0, retry_delay_ms(attempts))
 }
 
-/// What becomes of a parked entry whose retry failed.
+/// What happens to a parked entry after its retry failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// It is tried again.
+    /// It is retried.
     At {
         /// How often it was tried, as its row states it.
         attempts: u64,
@@ -81,31 +79,30 @@ pub enum Again {
 /// Entries that a store no longer holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// Taken by the store's cap: misses.
+    /// The stream's cap discarded them: misses.
     pub evicted: usize,
-    /// Removed on purpose, by a delete whose answer was lost.
+    /// Deleted on purpose, by a delete whose answer was lost.
     pub removed: usize,
 }
 
-/// Whether an entry that is gone was removed on purpose: only what must be removed waits for this
-/// reason, and its delete may have succeeded without an answer.
+/// Whether an entry that is gone was deleted on purpose: an entry has the reason
+/// [`DeadReason::DeleteFailed`] only if it was to be deleted, and the unanswered delete may have
+/// succeeded.
 #[must_use]
 pub fn is_removed(reason: DeadReason) -> bool {
     reason == DeadReason::DeleteFailed
 }
 
-/// Whether an entry that fails for this reason ends after [`MAX_REDELIVERIES`]. One that its member
-/// may
-/// have and that DLV does not take waits for as long as it takes.
+/// Whether an entry that fails for this reason is given up after [`MAX_REDELIVERIES`]. An entry
+/// that its member may read and that DLV does not accept is never given up for that.
 fn is_given_up(reason: DeadReason) -> bool {
     matches!(reason, DeadReason::NoAclRow | DeadReason::DeleteFailed)
 }
 
-/// Decides for a parked entry that was tried `attempts` times before, last for the reason `before`,
-/// and
-/// now failed for `reason`. Failed hand-offs do not count against it: more than
-/// [`MAX_REDELIVERIES`]
-/// would also change the message id of its copy.
+/// Decides about a parked entry that was tried `attempts` times before, the last time failing for
+/// `before`, and has now failed for `reason`. Failed hand-offs do not add up to giving up; their
+/// count stops at [`MAX_REDELIVERIES`], because a higher one would change the message id of the
+/// copy.
 #[must_use]
 pub fn parked_again(before: DeadReason, attempts: u64, reason: DeadReason, now_ms: i64) -> Again {
     let tried = match (before, reason) {
@@ -120,19 +117,18 @@ pub fn parked_again(before: DeadReason, attempts: u64, reason: DeadReason, now_m
     Again::At { attempts: tried, next_at: now_ms.saturating_add(retry_delay_ms(tried)) }
 }
 
-/// Every entry that waits in the reader, and who holds how many of its slots.
+/// Every entry that waits in the reader, and how many slots each owner's take.
 #[derive(Debug, Default)]
 pub struct Waiting {
     entries: BTreeMap<u64, WaitingEntry>,
-    /// Those that are unacknowledged at the broker until they come again.
+    /// Entries that the broker holds as unacknowledged until it redelivers them.
     slots: HashMap<Lifecycle, BTreeSet<u64>>,
     slots_held: usize,
 }
 
 impl Waiting {
-    /// Decides for an entry that was delivered `entry.attempts` times, counted from 1, and must
-    /// wait. One
-    /// that the reader must not hold unacknowledged is parked.
+    /// Decides about an entry that must wait, delivered `entry.attempts` times so far (counted from
+    /// 1). If `may_hold` is false, the reader must not leave it unacknowledged, so it is parked.
     pub fn on_wait(&mut self, owner: &Lifecycle, entry: WaitingEntry, may_hold: bool) -> Wait {
         let (seq, now_ms) = (entry.seq, entry.first_at);
         if is_given_up(entry.reason) && entry.attempts > MAX_REDELIVERIES {
@@ -160,15 +156,14 @@ impl Waiting {
         Wait::Retry { delay_ms }
     }
 
-    /// Notes an entry that the reader keeps in its hands: it holds no slot of its owner. One that
-    /// is
-    /// known keeps the time of its first try.
+    /// Notes an entry that the reader itself holds on to: it takes no slot of its owner. An entry
+    /// that is noted already keeps the time of its first try.
     pub fn note(&mut self, entry: WaitingEntry) {
         let first_at = self.entries.get(&entry.seq).map_or(entry.first_at, |it| it.first_at);
         self.entries.insert(entry.seq, WaitingEntry { first_at, ..entry });
     }
 
-    /// Forgets an entry that waits no longer, and frees its slot.
+    /// Forgets an entry that no longer waits, and frees its slot.
     pub fn release(&mut self, owner: &Lifecycle, seq: u64) {
         if self.entries.remove(&seq).is_none() {
             return;
@@ -180,7 +175,8 @@ impl Waiting {
         }
     }
 
-    /// Every owner's lowest entry that holds a slot: the first that its store's cap would take.
+    /// The lowest entry of each owner that takes a slot: the first that the stream's cap would
+    /// discard.
     #[must_use]
     pub fn lowest(&self) -> Vec<(Lifecycle, u64)> {
         let lowest = |(owner, slots): (&Lifecycle, &BTreeSet<u64>)| {
@@ -189,7 +185,7 @@ impl Waiting {
         self.slots.iter().filter_map(lowest).collect()
     }
 
-    /// Forgets `owner`'s entries below `first_held`, which its store no longer holds.
+    /// Forgets `owner`'s entries below `first_held`, which the stream no longer holds.
     pub fn release_below(&mut self, owner: &Lifecycle, first_held: u64) -> Gone {
         let below = |slots: &BTreeSet<u64>| slots.range(..first_held).copied().collect();
         let seqs: Vec<u64> = self.slots.get(owner).map(below).unwrap_or_default();
@@ -205,18 +201,18 @@ impl Waiting {
         gone
     }
 
-    /// The lowest sequence that waits.
+    /// The lowest sequence of a waiting entry.
     #[must_use]
     pub fn first(&self) -> Option<u64> {
         self.entries.keys().next().copied()
     }
 
-    /// What waits beyond a sequence, in order.
+    /// The waiting entries beyond a sequence, in order.
     pub fn after(&self, seq: u64) -> impl Iterator<Item = &WaitingEntry> {
         self.entries.range(seq.saturating_add(1)..).map(|(_, entry)| entry)
     }
 
-    /// Entries that wait.
+    /// How many entries wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()

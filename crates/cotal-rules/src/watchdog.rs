@@ -1,14 +1,15 @@
-//! When a daemon gives its broker up (LIF-3, LIF-4, LIF-5, CRD-6).
+//! When a daemon gives up its broker or its credential (LIF-3, LIF-4, LIF-5, CRD-6).
 //!
-//! A disconnect starts a clock, a reconnect stops it. The time that this process itself was stalled
-//! is not the broker's fault and is taken off; a backstop on the wall clock holds whatever was
-//! stalled. An expired credential is another matter: the broker is there, so the clock does not
-//! run, and only a renewal that was proved against the broker ends that state.
+//! A disconnect starts a clock, a reconnect stops it. Time in which this process itself was stalled
+//! does not count, because it is not the broker's fault; a backstop on the wall clock ends the wait
+//! however long the process was stalled. An expired credential is another matter: the broker is
+//! there, so the clock does not run, and only a renewal that was proved against the broker ends
+//! that state.
 
 /// How long the broker may be away, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Windows {
-    /// Less the process's own stalls.
+    /// Without the time in which this process was stalled.
     pub window_ms: i64,
     /// By the wall clock; never less than the window.
     pub backstop_ms: i64,
@@ -18,7 +19,7 @@ impl Windows {
     /// The default window of the contract, in milliseconds.
     pub const WINDOW_MS: i64 = 15_000;
 
-    /// A window and its backstop: four windows unless said otherwise, never less than one.
+    /// A window and its backstop: by default four windows, and never less than one.
     #[must_use]
     pub fn new(window_ms: Option<i64>, backstop_ms: Option<i64>) -> Self {
         let window_ms = window_ms.filter(|ms| *ms > 0).unwrap_or(Self::WINDOW_MS);
@@ -27,8 +28,8 @@ impl Windows {
     }
 }
 
-/// How the resident connection and its credential stand. Levels and counts, never events: whoever
-/// looks late, or only once, misses nothing.
+/// The state of the resident connection and its credential. All levels and counts, no events, so a
+/// caller that looks late, or only once, misses nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Link {
     /// The connection is usable.
@@ -39,7 +40,7 @@ pub struct Link {
     pub expiries: u64,
     /// How often a renewed credential was proved against the broker and adopted.
     pub renewals: u64,
-    /// What a redial would present has expired, by this host's clock.
+    /// The credential that a redial would present has expired, by this host's clock.
     pub is_past_expiry: bool,
 }
 
@@ -62,8 +63,8 @@ struct Away {
     stalled: i64,
 }
 
-/// The state. Times are milliseconds of a clock that never jumps and that runs on while the process
-/// is stopped.
+/// The state machine. Times are milliseconds of a clock that never jumps and that runs on while the
+/// process is stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Watchdog {
     windows: Windows,
@@ -74,21 +75,21 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// A watchdog over a connection that was made just now.
+    /// A watchdog over a connection that has just been made.
     #[must_use]
     pub fn new(windows: Windows, now: i64) -> Self {
         let seen = Link { connected: true, ..Link::default() };
         Self { windows, seen, away: None, expired_at: None, last_look: now }
     }
 
-    /// How often [`Self::look`] is due at least: often enough that a stall is told from a short
-    /// window.
+    /// The longest allowed time between two calls of [`Self::look`]: short enough to tell a stall
+    /// of this process from a short window.
     #[must_use]
     pub fn tick_ms(&self) -> i64 {
         (self.windows.window_ms / 20).clamp(10, 250)
     }
 
-    /// Looks at the link as it stands now.
+    /// Takes the current state of the link; returns a verdict when one is due.
     pub fn look(&mut self, link: Link, now: i64) -> Option<Verdict> {
         self.meter(now);
         let seen = std::mem::replace(&mut self.seen, link);
@@ -105,7 +106,8 @@ impl Watchdog {
         if link.renewals > seen.renewals {
             self.renewed(now);
         }
-        // The broker cannot say it while it is away, and it takes no redial afterwards.
+        // While the broker is away it cannot say that the credential has expired, and later it
+        // would refuse the redial.
         if !link.connected && link.is_past_expiry {
             self.expired_at.get_or_insert(now);
         }
@@ -115,8 +117,8 @@ impl Watchdog {
         self.judge(now)
     }
 
-    /// The connection is away because the broker ended it, so only from here on does its absence
-    /// say anything about the broker.
+    /// The broker itself ended the connection because of the expiry, so only from here on does a
+    /// missing connection say anything about the broker.
     fn renewed(&mut self, now: i64) {
         if self.expired_at.take().is_some()
             && let Some(away) = &mut self.away
@@ -125,9 +127,9 @@ impl Watchdog {
         }
     }
 
-    /// What passed since the last look, beyond what two regular ones are apart, is time in which
-    /// this process did not run. A change is a look too, so what waited behind a stall is not
-    /// blamed.
+    /// Time since the last call beyond two regular intervals is time in which this process did not
+    /// run. The shell also calls when something changes, so an event that had to wait for a stall
+    /// to end is not blamed on the broker.
     fn meter(&mut self, now: i64) {
         let stalled = (now - self.last_look - 2 * self.tick_ms()).max(0);
         self.last_look = now;
@@ -167,7 +169,7 @@ mod tests {
         Link { connected: true, drops: 0, expiries: 0, renewals: 0, is_past_expiry: false };
     const DOWN: Link = Link { connected: false, drops: 1, ..UP };
 
-    /// Looks regularly from `from` until a verdict, at most to `until`.
+    /// Calls `look` regularly from `from` on, until a verdict or until `until`.
     fn looks(dog: &mut Watchdog, link: Link, from: i64, until: i64) -> Option<(Verdict, i64)> {
         let mut now = from;
         while now <= until {

@@ -1,4 +1,5 @@
-//! The directory's room: the daemon's memory goal leaves it well under 60 MiB.
+//! The memory that the directory takes: for the daemon's memory goal it must stay well under 60
+//! MiB.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made has failed")]

@@ -159,8 +159,8 @@ fn a_row_made_anew_forgets_the_generations_before_its_removal() {
 }
 
 proptest! {
-    /// Over any number of leaves and rejoins, a copy is released exactly when its own generation's
-    /// interval, or the current one, holds the post.
+    /// Over any number of leaves and rejoins, a copy is released exactly if the interval of its own
+    /// generation, or the current one, holds the post.
     #[test]
     fn rdr_10_intervals_over_many_rejoins(
         steps in proptest::collection::vec((0_u64..5, 0_u64..5), 1..8),
@@ -188,7 +188,7 @@ proptest! {
         }
     }
 
-    /// Whatever the store holds, another lifecycle's rows and rights never release anything.
+    /// Whatever INBOX holds, another lifecycle's rows and rights never release anything.
     #[test]
     fn fan_3_no_entry_is_released_on_another_lifecycles_rights(
         seq in 0_u64..50, generation in 0_u64..4, mention in any::<bool>(),

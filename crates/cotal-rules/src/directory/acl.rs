@@ -1,21 +1,21 @@
-//! A lifecycle's read ACL, and how many answers a look-up has.
+//! A lifecycle's read ACL, and how many matches a look-up has.
 
 use cotal_wire::Channel;
 use cotal_wire::rows::AclRow;
 
-/// A lifecycle's read ACL as it stands.
+/// A lifecycle's read ACL as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acl<'a> {
-    /// No row: proves nothing, neither a right nor an end.
+    /// No row. It proves nothing: neither a right to read nor the end of the lifecycle.
     Absent,
-    /// A tombstone: final.
+    /// A tombstone, which is final.
     Retired,
     /// The row.
     Row(&'a AclRow),
 }
 
 impl<'a> Acl<'a> {
-    /// What a leader-served read found.
+    /// The ACL that a read from the leader found.
     #[must_use]
     pub fn of(row: Option<&'a AclRow>) -> Self {
         match row {
@@ -31,8 +31,8 @@ impl<'a> Acl<'a> {
         matches!(self, Self::Row(row) if row.allows(channel))
     }
 
-    /// Whether the post at `seq` on CHAT is younger than the lifecycle; nothing older belongs to
-    /// it.
+    /// Whether the post at `seq` on CHAT is newer than the lifecycle's start; older posts do not
+    /// belong to it.
     #[must_use]
     pub fn covers_age(&self, seq: u64) -> bool {
         match self {
@@ -42,7 +42,7 @@ impl<'a> Acl<'a> {
     }
 }
 
-/// How many answers a look-up has.
+/// How many matches a look-up has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolved<T> {
     /// None.

@@ -1,4 +1,5 @@
-//! The read-ACL rows, with the indexes that mentions need: who is live, and under which name.
+//! The read-ACL rows, with the indexes that mentions need: which lifecycles are live, and their
+//! names.
 
 use cotal_wire::Principal;
 use cotal_wire::rows::AclRow;
@@ -20,7 +21,7 @@ enum Held {
 }
 
 impl Held {
-    /// Whether it is another row than the one that was provisioned, a tombstone included.
+    /// Whether it is not the row that was provisioned: a later version or a tombstone.
     fn is_changed(&self) -> bool {
         match self {
             Self::Retired { .. } => true,
@@ -36,7 +37,7 @@ pub(super) struct Acls {
     held: Vec<Held>,
     live: Bearers<Principal, u32>,
     names: Bearers<String, u32>,
-    /// Where a lifecycle begins whose row names a post beyond the end of CHAT.
+    /// The lowered frontier of each lifecycle whose row names a post beyond the end of CHAT.
     lowered: HashMap<u32, u64>,
     len: usize,
 }
@@ -58,7 +59,7 @@ impl Acls {
         }
     }
 
-    /// Sets the row, unless a tombstone stands: that is final. Says whether it was set.
+    /// Sets the row, unless there is a tombstone, which is final. Returns whether it was set.
     pub(super) fn put(
         &mut self,
         principal: &Principal,
@@ -87,7 +88,7 @@ impl Acls {
         true
     }
 
-    /// Lowers every frontier beyond `last`, now and in rows to come; gives the members.
+    /// Lowers every frontier beyond `last`, now and in later rows; returns the members.
     pub(super) fn lower_frontiers(&mut self, last: u64) -> Vec<u32> {
         let mut lowered = Vec::new();
         for (member, held) in (0..).zip(&mut self.held) {
@@ -130,7 +131,7 @@ impl Acls {
         }
     }
 
-    /// The members whose live row bears the lowercased `name`.
+    /// The members whose live row has the lowercased `name`.
     pub(super) fn named(&self, name: &str) -> &[u32] {
         self.names.of(name)
     }

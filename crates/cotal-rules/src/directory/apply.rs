@@ -6,7 +6,7 @@ use cotal_wire::{Channel, Lifecycle, Principal};
 
 use super::{Acl, Applied, Config, Directory, GarbledMember, Membership};
 
-/// The text of a garbled report. A lifecycle's uid is a capability, so `what` never carries it.
+/// The report of a garbled value. A lifecycle's uid is a capability, so `what` must not contain it.
 fn report(what: &str, revision: u64, error: &RowError) -> Applied {
     Applied::Garbled(format!(
         "{what} at revision {revision} is garbled ({error}); the last valid row stands"
@@ -55,11 +55,10 @@ impl Directory {
         }
     }
 
-    /// Gives the directory a row from the bucket's history, in any order: the newest valid one of a
-    /// key whose latest value is garbled, or the closed row of an earlier generation. The garbled
-    /// revision stays remembered for the write-back. What lies before the key's last deletion is
-    /// not
-    /// given: a deletion is a valid state too.
+    /// Adds a row from the bucket's history, in any order: the newest valid one of a key whose
+    /// latest value is garbled, or the closed row of an earlier generation. The garbled revision is
+    /// still remembered for the write-back. Do not add rows from before the key's last deletion: a
+    /// deletion is a valid state too.
     pub fn recover_member(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
         let Some((channel, member)) = real_member_key(key) else {
             return Applied::Ignored;
@@ -84,8 +83,8 @@ impl Directory {
         }
     }
 
-    /// Notes that all of the key's history was given to [`Self::recover_member`]: what is unknown
-    /// about its earlier generations now stays unknown, and no plan asks again.
+    /// Notes that all of the key's history was given to [`Self::recover_member`]: earlier
+    /// generations that are still unknown stay unknown, and no plan asks for them again.
     pub fn history_read(&mut self, channel: &Channel, member: &Lifecycle) {
         let ids = self.channels.get(channel).zip(self.lifecycles.get(member));
         if let Some((channel, member)) = ids {
@@ -104,7 +103,7 @@ impl Directory {
         self.garbled_members.keys()
     }
 
-    /// What stands behind a garbled member key, so that the daemon can write it back.
+    /// The row that is in force for a garbled member key, so that the daemon can write it back.
     #[must_use]
     pub fn last_valid_member(&self, key: &str) -> Option<GarbledMember> {
         let garbled_revision = self.garbled_members.revision(key)?;
@@ -117,7 +116,7 @@ impl Directory {
 /// ACL rows.
 impl Directory {
     /// Applies a watched ACL row; `None` is a deletion. A tombstone is final: neither a later row
-    /// nor a deletion brings the lifecycle back.
+    /// nor a deletion revives the lifecycle.
     pub fn apply_acl(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
         let Some(member) = real_lifecycle(key) else {
             return Applied::Ignored;
@@ -142,8 +141,8 @@ impl Directory {
         }
     }
 
-    /// Gives the directory a row from the bucket's history, in any order: the newest valid one of a
-    /// key whose latest value is garbled. A tombstone found there counts always.
+    /// Adds a row from the bucket's history, in any order: the newest valid one of a key whose
+    /// latest value is garbled. A tombstone found there always counts.
     pub fn recover_acl(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
         let Some(member) = real_lifecycle(key) else {
             return Applied::Ignored;
@@ -213,8 +212,8 @@ impl Directory {
         }
     }
 
-    /// Gives the directory a config from the bucket's history, in any order: the newest valid one
-    /// of a key whose latest value is garbled.
+    /// Adds a config from the bucket's history, in any order: the newest valid one of a key whose
+    /// latest value is garbled.
     pub fn recover_channel(&mut self, key: &str, value: &[u8], revision: u64) -> Applied {
         let garbled = self.garbled_channels.revision(key);
         let newer = self.config_revision(key) < Some(revision);
@@ -257,8 +256,8 @@ impl Directory {
 
 /// Presence.
 impl Directory {
-    /// Applies a watched presence row; `None` is a deletion. Agents write these rows themselves and
-    /// they live for seconds, so a garbled one is counted and nobody writes it back.
+    /// Applies a watched presence row; `None` is a deletion. Agents write these rows themselves,
+    /// and they live for seconds, so a garbled one is only counted; nobody writes it back.
     pub fn apply_presence(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Applied {
         let principal = Principal::parse(key).ok();
         let Some(principal) = principal.filter(Principal::has_real_owner) else {

@@ -1,10 +1,10 @@
-//! Keys whose latest value is not a row (`wire.md` §4).
+//! Keys whose latest value cannot be parsed (`wire.md` §4).
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-/// The garbled keys of one bucket, each with the revision a write-back must replace.
+/// The garbled keys of one bucket, each with the revision that a write-back must replace.
 #[derive(Debug, Default)]
 pub(super) struct Garbled {
     latest: BTreeMap<String, u64>,
@@ -18,7 +18,7 @@ impl Garbled {
         self.met += 1;
     }
 
-    /// Counts a value that is well-formed and still no row, such as one behind a tombstone.
+    /// Counts a value that can be parsed and still does not count, such as a row after a tombstone.
     pub(super) fn count(&mut self) {
         self.met += 1;
     }
@@ -38,13 +38,13 @@ impl Garbled {
         self.latest.keys().map(String::as_str)
     }
 
-    /// Garbled values met so far.
+    /// Garbled values seen so far.
     pub(super) fn met(&self) -> u64 {
         self.met
     }
 }
 
-/// A multimap with few values a key, such as the principals that bear a name.
+/// A multimap with few values per key, such as the principals that have a name.
 #[derive(Debug)]
 pub(super) struct Bearers<K, V> {
     by_key: HashMap<K, Vec<V>>,

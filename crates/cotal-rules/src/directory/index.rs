@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, Hash};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// Gives each key a dense id. Ids are never taken back: a lifecycle ends with a tombstone that is
-/// kept for ever as well, and a channel that once had members keeps their closed rows.
+/// Gives each key a dense id. Ids are never reused: a lifecycle ends with a tombstone that is kept
+/// for ever as well, and a channel that once had members keeps their closed rows.
 #[derive(Debug)]
 pub(super) struct Interner<K> {
     keys: Vec<K>,
@@ -20,13 +20,13 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq + Clone> Interner<K> {
-    /// The id of a key that was met before.
+    /// The id of a key that has one.
     pub(super) fn get(&self, key: &K) -> Option<u32> {
         let hash = self.hasher.hash_one(key);
         self.ids.find(hash, |&id| self.keys[id as usize] == *key).copied()
     }
 
-    /// The id of `key`, new if need be.
+    /// The id of `key`; a new one if it has none.
     pub(super) fn intern(&mut self, key: &K) -> u32 {
         if let Some(id) = self.get(key) {
             return id;
@@ -38,7 +38,7 @@ impl<K: Hash + Eq + Clone> Interner<K> {
         id
     }
 
-    /// The key behind an id that this interner gave.
+    /// The key of an id that this interner gave.
     pub(super) fn key(&self, id: u32) -> &K {
         &self.keys[id as usize]
     }

@@ -1,23 +1,23 @@
-//! Leaves under way: what may not be released until their cursor is known and their row is seen.
+//! Leaves in progress: entries that may not be released until the leave's cursor is known and its
+//! closed row is applied.
 //!
-//! A leave reads its cursor, then writes it. A post that comes between the two lies after the
-//! cursor,
-//! and the rows still hold it. So the directory is told of a leave before the cursor is read, and
-//! an
-//! entry that the leave may exclude is left undecided until the closed row is applied (RDR-10).
+//! A leave reads its cursor, then writes it. A post that is stored between the two lies after the
+//! cursor, but the rows still hold it. So the directory is told of a leave before the cursor is
+//! read, and an entry that the leave may exclude stays undecided until the closed row is applied
+//! (RDR-10).
 
 use hashbrown::HashMap;
 
-/// A leave under way.
+/// A leave in progress.
 #[derive(Debug, Clone, Copy, Default)]
 struct Leaving {
     /// The cursor it writes; every later post is undecided. `None`: it is not read yet.
     cursor: Option<u64>,
-    /// The revision of its closed row; the leave is over once that is applied.
+    /// The revision of its closed row; the leave ends when that is applied.
     written: Option<u64>,
 }
 
-/// The leaves under way, by interned channel and member.
+/// The leaves in progress, by interned channel and member.
 #[derive(Debug, Default)]
 pub(super) struct Leaves(HashMap<(u32, u32), Leaving>);
 
@@ -32,8 +32,8 @@ impl Leaves {
         }
     }
 
-    /// Ends the leave once `written` is applied; at once when it wrote nothing, or when `applied`
-    /// shows that it is.
+    /// Ends the leave once `written` is applied: at once if it wrote nothing, or if `applied` is at
+    /// least that revision.
     pub(super) fn end(&mut self, row: (u32, u32), written: Option<u64>, applied: Option<u64>) {
         if written <= applied {
             self.0.remove(&row);
@@ -42,7 +42,7 @@ impl Leaves {
         }
     }
 
-    /// A change of the row was applied.
+    /// Notes that a change of the row was applied.
     pub(super) fn applied(&mut self, row: (u32, u32), revision: u64) {
         let over = |leaving: &Leaving| leaving.written.is_some_and(|written| written <= revision);
         if self.0.get(&row).is_some_and(over) {
@@ -50,7 +50,7 @@ impl Leaves {
         }
     }
 
-    /// Whether a leave under way may exclude the post at `seq`.
+    /// Whether a leave in progress may exclude the post at `seq`.
     pub(super) fn may_exclude(&self, row: (u32, u32), seq: u64) -> bool {
         let leaving = self.0.get(&row);
         leaving.is_some_and(|leaving| leaving.cursor.is_none_or(|cursor| seq > cursor))

@@ -1,4 +1,4 @@
-//! One member row without its key: what every decision about an interval needs.
+//! A member row without its key: what every decision about an interval needs.
 
 use cotal_wire::rows::{MemberRow, MemberState};
 use cotal_wire::{Channel, Lifecycle};
@@ -12,9 +12,9 @@ pub struct Membership {
     pub leave_cursor: Option<u64>,
     /// Counts the joins, from 1.
     pub generation: u64,
-    /// Whether catch-up is complete; governs only what is reported.
+    /// Whether catch-up is complete; it affects only what is reported.
     pub activated: bool,
-    /// How far it has come.
+    /// The state that the row reports.
     pub state: MemberState,
     /// The bucket revision that a change must name.
     pub revision: u64,
@@ -67,16 +67,16 @@ impl Membership {
     }
 }
 
-/// A member key whose latest value is garbled, with what stands in its place.
+/// A member key whose latest value cannot be parsed, with the row that is in force instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GarbledMember {
     /// The key's channel.
     pub channel: Channel,
     /// The key's member.
     pub member: Lifecycle,
-    /// The last valid row; `None` when none is known, so the history must be read, or when the
-    /// last valid state was a deletion.
+    /// The last valid row. `None` if none is known, so the history must be read, or if the last
+    /// valid state was a deletion.
     pub membership: Option<Membership>,
-    /// The revision of the garbled value: a write-back replaces exactly that.
+    /// The revision of the garbled value: a write-back replaces exactly this one.
     pub garbled_revision: u64,
 }

@@ -1,9 +1,9 @@
 //! The in-memory indexes over members, ACLs, channel configs and presence (`wire.md` §4).
 //!
-//! Purpose: a decision looks up what it needs and never scans a bucket. Watches feed the indexes in
-//! stream order. Invariants: a value that is not exactly a row changes nothing, so the last valid
-//! row stands; an older revision never replaces a newer one; a tombstone is final; owners that no
-//! deployment mints are never let in.
+//! A decision looks up what it needs and never scans a bucket. Watches update the indexes in stream
+//! order. Invariants: a value that cannot be parsed changes nothing, so the last valid row stays in
+//! force; an older revision never replaces a newer one; a tombstone is final; owners that no
+//! deployment creates are never added.
 
 mod acl;
 mod acls;
@@ -34,16 +34,16 @@ pub use acl::{Acl, Resolved};
 pub use membership::{GarbledMember, Membership};
 pub(crate) use rows::Eligible;
 
-/// What became of one watched value.
+/// What a watched value changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Applied {
-    /// The row stands as written.
+    /// The row was set.
     Applied,
-    /// The row is gone.
+    /// The row was removed.
     Removed,
-    /// Not a row of its bucket: the last valid one stands. The text says what and why.
+    /// It cannot be parsed: the last valid row stays in force. The text says what and why.
     Garbled(String),
-    /// Nothing changed: a foreign key, an owner that is not real, or an older revision.
+    /// Nothing changed: an unknown key, an owner that no deployment creates, or an older revision.
     Ignored,
 }
 
@@ -72,7 +72,7 @@ pub struct Directory {
 
 /// Channels and their members.
 impl Directory {
-    /// The class of `channel`, by the one resolver (FAN-7).
+    /// The delivery class of `channel`, from the one function that resolves it (FAN-7).
     #[must_use]
     pub fn class(&self, channel: &Channel) -> DeliveryClass {
         let defaults = self.defaults.as_ref().map(|held| &held.config);
@@ -85,14 +85,14 @@ impl Directory {
         self.configs.get(channel).map(|held| &held.config)
     }
 
-    /// Every member row of `channel`, open or closed, in an order that only grows.
+    /// Every member row of `channel`, open or closed, in an order to which new ones are appended.
     pub fn members_of(&self, channel: &Channel) -> impl Iterator<Item = (&Lifecycle, &Membership)> {
         let rows = self.channels.get(channel).into_iter();
         rows.flat_map(|channel| self.rows.of_channel(channel))
             .map(|(member, row)| (self.lifecycles.key(member), row))
     }
 
-    /// The members that the post at `seq` belongs to, by any of their generations.
+    /// The members that the post at `seq` belongs to, in any of their generations.
     pub(crate) fn eligible(
         &self,
         channel: &Channel,
@@ -111,8 +111,8 @@ impl Directory {
     }
 
     /// Whether `seq` lies in the member's interval of an earlier `generation`. `None`: that
-    /// interval
-    /// is not known here, and the bucket's history may still hold it ([`Self::recover_member`]).
+    /// interval is not known here; the bucket's history may still have it
+    /// ([`Self::recover_member`]).
     #[must_use]
     pub fn past_holds(
         &self,
@@ -137,7 +137,7 @@ impl Directory {
     }
 }
 
-/// Leaves under way (RDR-10).
+/// Leaves in progress (RDR-10).
 impl Directory {
     /// A leave of the member is about to read its cursor.
     pub fn begin_leave(&mut self, channel: &Channel, member: &Lifecycle) {
@@ -145,14 +145,14 @@ impl Directory {
         self.leaves.begin(row);
     }
 
-    /// It may write this cursor from now on.
+    /// The leave may write this cursor from now on.
     pub fn set_leave_cursor(&mut self, channel: &Channel, member: &Lifecycle, cursor: u64) {
         if let Some(row) = self.ids(channel, member) {
             self.leaves.set_cursor(row, cursor);
         }
     }
 
-    /// It is over once its closed row, at revision `written`, is applied; at once when it wrote
+    /// Ends the leave once its closed row, at revision `written`, is applied; at once if it wrote
     /// none.
     pub fn end_leave(&mut self, channel: &Channel, member: &Lifecycle, written: Option<u64>) {
         if let Some(row) = self.ids(channel, member) {
@@ -161,7 +161,7 @@ impl Directory {
         }
     }
 
-    /// Whether a leave under way may exclude the post at `seq`.
+    /// Whether a leave in progress may exclude the post at `seq`.
     #[must_use]
     pub fn is_leaving(&self, channel: &Channel, member: &Lifecycle, seq: u64) -> bool {
         if self.leaves.is_empty() {
@@ -175,7 +175,7 @@ impl Directory {
     }
 }
 
-/// What a stream that went back contradicts.
+/// Sequences beyond the end of a stream that lost its end.
 impl Directory {
     /// Every member row.
     #[must_use]
@@ -188,7 +188,7 @@ impl Directory {
         .collect()
     }
 
-    /// Member rows with a cursor beyond the end of CHAT, each with what it is to say.
+    /// Member rows with a cursor beyond the end of CHAT, each with its corrected membership.
     #[must_use]
     pub fn rows_beyond(&self, last: u64) -> Vec<(Channel, Lifecycle, Membership)> {
         let rows = self.rows.all();
@@ -200,8 +200,8 @@ impl Directory {
         .collect()
     }
 
-    /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there, whatever its
-    /// row says from now on; names them.
+    /// Lowers every lifecycle frontier beyond the end of CHAT to `last`, also in later versions of
+    /// the row; returns the lifecycles.
     pub fn lower_frontiers(&mut self, last: u64) -> Vec<Lifecycle> {
         let lowered = self.acls.lower_frontiers(last);
         lowered.into_iter().map(|member| self.lifecycles.key(member).clone()).collect()
@@ -210,7 +210,7 @@ impl Directory {
 
 /// Joins that a daemon left half done.
 impl Directory {
-    /// Open memberships whose catch-up was never completed; a daemon that starts resumes them.
+    /// Open memberships whose catch-up was never completed; the daemon resumes them at start.
     #[must_use]
     pub fn half_joined(&self) -> Vec<(Channel, Lifecycle)> {
         let rows = self.rows.all();
@@ -224,7 +224,7 @@ impl Directory {
 
 /// Who is shown as a member.
 impl Directory {
-    /// Open memberships that the backstop covers.
+    /// Open memberships that are covered by durable delivery.
     pub fn durable_members(&self) -> impl Iterator<Item = (&Channel, &Lifecycle)> {
         let rows = self.rows.all();
         let covered = |row: &Membership| row.is_open() && row.state == MemberState::DurableActive;
@@ -248,7 +248,7 @@ impl Directory {
         self.acls.revision(self.lifecycles.get(member)?)
     }
 
-    /// Lifecycles whose ACL row was changed since it was provisioned, tombstones included: what was
+    /// Lifecycles whose ACL row was changed since it was provisioned, tombstones included: copies
     /// handed off to them may have to be recalled.
     #[must_use]
     pub fn changed_acls(&self) -> Vec<Lifecycle> {
@@ -271,9 +271,10 @@ impl Directory {
         }
     }
 
-    /// Who a mention of `name` reaches: the one principal whose live ACL row bears the name; only
-    /// for a name that no live row bears, the one that freshly claims it in presence. The copy goes
-    /// to that principal's one live lifecycle; two candidates get none (FAN-2, `wire.md` §4).
+    /// The lifecycle that a mention of `name` reaches. The principal is the one whose live ACL row
+    /// has the name; if no live row has it, the one with a fresh claim to it in presence. The copy
+    /// goes to that principal's only live lifecycle. Two candidates at either step: nobody (FAN-2,
+    /// `wire.md` §4).
     #[must_use]
     pub fn resolve_mention(&self, name: &str, now_ms: i64) -> Option<Lifecycle> {
         let name = name.to_lowercase();
@@ -293,21 +294,20 @@ impl Directory {
         }
     }
 
-    /// Forgets every presence claim, because the bucket that held them is gone or another one.
+    /// Forgets every presence claim, because their bucket is gone or was replaced.
     pub fn forget_presence(&mut self) {
         self.presence = Presence::default();
     }
 
-    /// Forgets presence claims that are no longer fresh; they never decide anything, but they take
-    /// room.
+    /// Forgets presence claims that are no longer fresh: they decide nothing, but take memory.
     pub fn expire_presence(&mut self, now_ms: i64) {
         self.presence.expire(now_ms);
     }
 }
 
-/// What the operator is told.
+/// Counts for the operator.
 impl Directory {
-    /// Values met so far that were no row of their bucket.
+    /// Values seen so far that could not be parsed.
     #[must_use]
     pub fn garbled(&self) -> u64 {
         let buckets = [
@@ -319,14 +319,14 @@ impl Directory {
         buckets.into_iter().map(Garbled::met).sum()
     }
 
-    /// How many member rows and ACL rows (tombstones included) stand.
+    /// The number of member rows and of ACL rows (tombstones included).
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.rows.len(), self.acls.len())
     }
 }
 
-/// The one distinct item.
+/// The item, if all items are equal.
 fn only<T: PartialEq>(mut items: impl Iterator<Item = T>) -> Resolved<T> {
     let Some(first) = items.next() else {
         return Resolved::None;

@@ -1,4 +1,5 @@
-//! Who claims which name in presence. The claim is self-asserted and expires without an event.
+//! Who claims which name in presence. Principals make the claims themselves; a claim expires
+//! without an event.
 
 use cotal_wire::Principal;
 use cotal_wire::rows::PresenceRow;
@@ -17,7 +18,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// A row from the future is as little fresh as an old one: its expiry could not be told.
+    /// A row from the future is not fresh either, because nobody could tell when it expires.
     fn is_fresh(&self, now_ms: i64) -> bool {
         now_ms.abs_diff(self.ts) < TTL_MS.unsigned_abs()
     }
@@ -65,7 +66,7 @@ impl Presence {
         });
     }
 
-    /// The principals that freshly claim the lowercased `name`.
+    /// The principals with a fresh claim to the lowercased `name`.
     pub(super) fn fresh<'a>(
         &'a self,
         name: &str,

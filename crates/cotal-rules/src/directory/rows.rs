@@ -1,4 +1,5 @@
-//! The member rows, by channel and by member, with the intervals that rejoins have replaced.
+//! The member rows, by channel and by member, with the earlier intervals that rejoins have
+//! replaced.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,8 @@ use cotal_wire::limits::HISTORY;
 use super::index::slot;
 use super::membership::Membership;
 
-/// Earlier generations remembered for one row; the bucket's history holds no more either, and none
-/// is
-/// begun while an older one is needed.
+/// Earlier generations remembered for one row. The bucket's history holds no more either, and no
+/// new generation begins while an older one is needed.
 const MAX_PAST: usize = HISTORY as usize;
 
 /// The closed interval of an earlier generation.
@@ -31,11 +31,11 @@ impl Interval {
 #[derive(Debug, Default)]
 struct Past {
     intervals: Vec<Interval>,
-    /// The bucket's history was read: more will never be known.
+    /// The bucket's history was read: no more can be learned.
     searched: bool,
 }
 
-/// A row. Few members rejoin, so what only they need is boxed.
+/// A row. Few members rejoin, so what only those need is boxed.
 #[derive(Debug)]
 struct Row {
     membership: Membership,
@@ -45,9 +45,9 @@ struct Row {
 /// Which of a member's generations a post belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Eligible {
-    /// This one's interval holds the post.
+    /// The interval of this generation holds the post.
     In(u64),
-    /// Perhaps an earlier one's, which the bucket's history may still tell.
+    /// An earlier generation may hold it; the bucket's history may still tell.
     Unsure,
 }
 
@@ -142,11 +142,12 @@ impl Rows {
         if let Some(row) = rows.get_mut(&member) {
             let replaced = std::mem::replace(&mut row.membership, membership);
             if row.membership.generation < replaced.generation {
-                // A refused rejoin was taken back, or the row was removed and made anew: what came
-                // before is in the bucket's history.
+                // A refused rejoin was taken back, or the row was removed and created again:
+                // earlier generations must be read from the bucket's history.
                 row.past = None;
             } else if !row.learn(&replaced) && row.membership.generation > replaced.generation {
-                // The closing row was never seen, so what was found before is not all there is.
+                // The closing row was never seen, so the earlier generations found so far are not
+                // all.
                 row.past.get_or_insert_default().searched = false;
             }
             return;
@@ -157,12 +158,12 @@ impl Rows {
         self.len += 1;
     }
 
-    /// Takes an earlier generation's interval from the bucket's history.
+    /// Adds an earlier generation's interval from the bucket's history.
     pub(super) fn learn(&mut self, channel: u32, member: u32, earlier: &Membership) -> bool {
         self.row_mut(channel, member).is_some_and(|row| row.learn(earlier))
     }
 
-    /// Notes that the row's history was read to its end.
+    /// Notes that the row's whole history was read.
     pub(super) fn searched(&mut self, channel: u32, member: u32) {
         if let Some(row) = self.row_mut(channel, member) {
             row.past.get_or_insert_default().searched = true;

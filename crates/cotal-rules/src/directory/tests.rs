@@ -1,4 +1,4 @@
-//! What the indexes answer after rows, garbage, deletions and stale values.
+//! What the indexes answer after rows, garbage, deletions and outdated values.
 
 use cotal_wire::names::member_key;
 use cotal_wire::rows::DeliveryClass;
@@ -205,7 +205,8 @@ fn change() -> impl Strategy<Value = (bool, u8, u64, Option<u64>)> {
 }
 
 proptest! {
-    /// Whatever a watch replays, from wherever it starts over, the indexes end as the bucket is.
+    /// Whatever a watch replays, and from wherever it starts again, the indexes match the bucket in
+    /// the end.
     #[test]
     fn a_replayed_watch_changes_nothing(
         changes in proptest::collection::vec(change(), 1..40),
@@ -230,8 +231,9 @@ proptest! {
         for stop in restarts.into_iter().map(|at| at.min(log.len())).chain([log.len()]) {
             let from = applied.min(stop);
             for (key, value, revision) in &log[from.saturating_sub(5)..stop] {
-                // A deletion is remembered by nobody; a watch that starts over begins at the latest
-                // value of each key, so what is older than a deletion is never seen again.
+                // The directory does not remember deletions. A watch that starts again begins at
+                // the latest value of each key, so values older than a deletion are never seen
+                // again.
                 let newer = log[..applied.max(from)].iter().rev().find(|(k, ..)| k == key);
                 if newer.is_some_and(|(_, value, latest)| value.is_none() && latest > revision) {
                     continue;

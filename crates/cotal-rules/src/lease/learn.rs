@@ -1,4 +1,4 @@
-//! What answers and watch events teach the keeper.
+//! What the keeper learns from answers and watch events.
 
 use cotal_wire::rows::LeaseRow;
 
@@ -23,7 +23,8 @@ impl LeaseKeeper {
                 self.replaced(now_ms, effects);
             }
             (Ok(revision), Op::Delete { .. }) => {
-                // A create that strayed may have been stored since; then there is one more to go.
+                // An unanswered create may have been stored since; then there is one more row to
+                // delete.
                 if revision >= self.seen {
                     self.seen = revision;
                     self.view = View::Absent;
@@ -48,7 +49,8 @@ impl LeaseKeeper {
             (Err(failure), Op::Create) => self.not_created(failure, effects),
             (Err(_), Op::Delete { .. }) => self.end(self.stopped(false), effects),
             (Err(_), Op::Update { .. } | Op::Read) => {
-                // A failed renewal is a question, not a verdict: the row stands for a while yet.
+                // After a failed renewal the row must be read; the lease itself has not expired
+                // yet.
                 self.view = View::Unknown;
                 self.next_op_at = now_ms + RETRY_MS;
             }
@@ -66,8 +68,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// The key is not what the write expected. Unless the watch has told why already, serving stops
-    /// and the row is read.
+    /// The key is not what the write expected. Unless the watch has already shown why, serving
+    /// stops and the row is read.
     fn contradicted(&mut self, op: Op, effects: &mut Vec<Effect>) {
         let expected = match op {
             Op::Update { expected, .. } | Op::Delete { expected } => expected,
@@ -121,7 +123,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Takes the answer of a read, unless the watch was faster and knows better.
+    /// Applies the answer to a read, unless the watch was faster and has shown something newer.
     fn answered(&mut self, found: &Found, now_ms: i64) {
         let question = matches!(self.view, View::Unknown | View::Garbled { ours: false, .. });
         let revision = found.revision();
@@ -175,16 +177,16 @@ impl LeaseKeeper {
         row.holder == self.me && row.incarnation == self.incarnation
     }
 
-    /// Whether garbage seen now can only have replaced the own row: that had not expired, so nobody
-    /// else can have created one.
+    /// Whether garbage seen now must have replaced this run's own row: that had not expired, so
+    /// nobody else can have created one.
     fn garbage_is_ours(&self, now_ms: i64) -> bool {
         self.phase == Phase::Running && now_ms < self.valid_until
     }
 
-    /// An own row that no answer confirmed. When it is new, a write whose answer is missing has
-    /// been stored, no earlier than the oldest such write was sent. It settles the updates among
-    /// the others, because they expect what is no longer there, but never a create: that may be
-    /// stored whenever the key is free. When it is known, they may all be on their way still.
+    /// An own row that no answer confirmed. If its revision is new, a write without an answer has
+    /// been stored, no earlier than the oldest such write was sent. That settles the unanswered
+    /// updates, because the revision they expect is gone, but never a create, which may be stored
+    /// whenever the key is free. If the revision is known, all those writes may still be in flight.
     fn adopt(&mut self, revision: u64, ready: bool) {
         if revision > self.seen {
             let flying = self.pending.filter(|p| p.op != Op::Read);

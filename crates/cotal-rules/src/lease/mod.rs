@@ -1,18 +1,18 @@
-//! The keeper of the single-flight lease (LSE-1 to LSE-9).
+//! The keeper of the lease of a space (LSE-1 to LSE-9).
 //!
-//! Purpose: decide, from what the bucket says, whether this process serves its space. The shell
-//! performs one bucket operation at a time, answers each exactly once, passes watch events on, and
-//! asks [`LeaseKeeper::may_serve`] before each piece of work.
+//! Decides, from what the bucket shows, whether this process serves its space. The shell performs
+//! one bucket operation at a time, reports the answer of each exactly once, passes watch events on,
+//! and asks [`LeaseKeeper::may_serve`] before each piece of work.
 //!
-//! Invariants, checked over every interleaving of two and three daemons in `tests/lease`:
+//! Invariants, tested over every interleaving of two and three daemons in `tests/lease`:
 //! - A daemon serves only while its own row cannot have expired: the broker counts the row's age
-//!   from when it stored it, the keeper from before it sent it. A process that was paused and wakes
-//!   up late therefore finds that it may not serve, whatever it believed.
+//!   from when it stored it, the keeper from before it sent it. So a process that was paused and
+//!   wakes up late finds that it may not serve, whatever it believed before.
 //! - A write names the revision of a row that is provably this run's own, so a successor's row is
-//!   never touched. A garbled row is tampering, not another holder: it is written back only when
-//!   the own lease provably still ran when the garbage was seen.
-//! - Nothing but a live row keeps a wanted space unserved: whatever fails is asked again, or the
-//!   process exits and says why.
+//!   never touched. A garbled row is tampering, not another holder: it is written back only if this
+//!   run's lease provably had not expired when the garbage was seen.
+//! - Only a live row of another daemon keeps a wanted space unserved: after any failure the keeper
+//!   asks again, or the process exits and says why.
 
 mod learn;
 #[cfg(test)]
@@ -24,12 +24,13 @@ use cotal_wire::rows::LeaseRow;
 
 pub use types::{Effect, Exit, Failure, Found, Input, Reading};
 
-/// How long a question that was not answered waits before it is asked again, in milliseconds.
+/// How long the keeper waits before it repeats an operation that failed or was not answered, in
+/// milliseconds.
 const RETRY_MS: i64 = 1_000;
-/// Renewals that fit into the row's lifetime.
+/// Renewals within the row's lifetime.
 const RENEWALS: i64 = 3;
-/// How long a stop waits for the answers that a release needs, counted from the signal or, during
-/// a redial, from the drop; in milliseconds (LSE-7).
+/// How long a stop waits for the answers that a release needs, in milliseconds: from the signal or,
+/// during a redial, from the drop of the connection (LSE-7).
 pub const RELEASE_WAIT_MS: i64 = 5_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,15 +45,15 @@ enum Phase {
 /// What is known of the row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum View {
-    /// It must be read.
+    /// The row must be read.
     Unknown,
-    /// There is none.
+    /// There is no row.
     Absent,
-    /// It is this run's own.
+    /// The row is this run's own.
     Own { revision: u64, ready: bool },
-    /// It is another's.
+    /// The row is another daemon's.
     Foreign { holder: Principal, since: i64 },
-    /// It is no lease; `ours` when it provably replaced the own row.
+    /// It cannot be parsed; `ours` if it provably replaced this run's own row.
     Garbled { revision: u64, ours: bool },
 }
 
@@ -62,10 +63,10 @@ struct Pending {
     op: Op,
     /// When it was sent.
     sent: i64,
-    /// The newest revision that was seen then: the leader's answer cannot be older, unless the
-    /// store has lost what it had confirmed.
+    /// The newest revision seen when it was sent. The leader's answer cannot be older, unless the
+    /// store lost data that it had confirmed.
     seen: u64,
-    /// The bucket was found to be another one meanwhile, so the answer may be about either.
+    /// Since then the bucket was found to be another one, so the answer may be about either.
     stale: bool,
 }
 
@@ -88,39 +89,40 @@ pub struct LeaseKeeper {
     renew_ms: i64,
     phase: Phase,
     view: View,
-    /// When the bucket was created whose revisions `seen` counts.
+    /// The creation time of the bucket that `seen` belongs to.
     created: String,
-    /// The newest revision of the key that was seen there, whoever wrote it.
+    /// The newest revision of the key seen in that bucket, whoever wrote it.
     seen: u64,
-    /// The bucket is another one by now; this run only takes its own row out of it.
+    /// The bucket was replaced by another one; this run now only removes its own row from that.
     replaced: bool,
-    /// Until when the own row provably has not expired.
+    /// Until when this run's own row provably has not expired.
     valid_until: i64,
     /// The operation in flight.
     pending: Option<Pending>,
-    /// How the last operation stayed without an answer, for a claim that ends so.
+    /// How the last operation failed to get an answer: the reason given if a claim ends because of
+    /// it.
     silence: Failure,
-    /// When the oldest write was sent whose outcome is not known.
+    /// When the oldest write with an unknown outcome was sent.
     unresolved: Option<i64>,
-    /// Creates that were never answered and may still be stored, over a key that is free by then.
+    /// Creates that were never answered. They may still be stored, once the key is free.
     strays: u8,
     /// When the first of them was sent.
     stray_sent: i64,
-    /// No own row was seen since the last of them, so the next one is that create's.
+    /// No own row was seen since the last of them, so the next own row is from that create.
     stray_is_next: bool,
     serving: bool,
     bound: bool,
     connected: bool,
     dropped_at: i64,
     renew_at: i64,
-    /// When the next operation may go out at the earliest.
+    /// The earliest time for the next operation.
     next_op_at: i64,
 }
 
 impl LeaseKeeper {
-    /// A keeper for this process run, whose row will say `since` (Unix milliseconds) and stand in
-    /// the bucket that was `created` then. It renews three times in the row's `ttl_ms`, so that two
-    /// renewals may fail before the row is lost.
+    /// A keeper for this process run. Its row will say `since` (Unix milliseconds), in the bucket
+    /// created at `created`. It renews three times within the row's `ttl_ms`, so two renewals may
+    /// fail before the row expires.
     #[must_use]
     pub fn new(
         me: Principal,
@@ -156,7 +158,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Whether work may be done now. Asked before each batch, because time passes between inputs.
+    /// Whether work may be done now. Ask before each batch, because time passes between inputs.
     #[must_use]
     pub fn may_serve(&self, now_ms: i64) -> bool {
         self.serving && now_ms < self.valid_until
@@ -168,19 +170,19 @@ impl LeaseKeeper {
         self.serving.then_some(self.valid_until)
     }
 
-    /// Whether it was told to release and end.
+    /// Whether it was told to release the lease and end.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Stopping { .. } | Phase::Ended)
     }
 
-    /// Whether the row is known to say `ready`, and rightly so (LSE-8).
+    /// Whether the row is known to say `ready`, and should (LSE-8).
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.serving && self.bound && matches!(self.view, View::Own { ready: true, .. })
     }
 
-    /// Whether the row in the bucket may say `ready`, as far as it is known.
+    /// Whether the row in the bucket may say `ready`, as far as is known.
     #[must_use]
     pub fn may_say_ready(&self) -> bool {
         match self.view {
@@ -193,7 +195,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// When [`Input::Tick`] is due, if nothing else happens before.
+    /// When [`Input::Tick`] is due, if no other input comes first.
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {
         let give_up = match self.phase {
@@ -211,7 +213,7 @@ impl LeaseKeeper {
         [give_up, stale, next].into_iter().flatten().min()
     }
 
-    /// Takes an input and says what to do, in this order.
+    /// Takes an input; returns what to do, in this order.
     pub fn on(&mut self, input: Input, now_ms: i64) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.phase == Phase::Ended {
@@ -278,7 +280,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Concludes from what is known, then sends the next operation that is due.
+    /// Ends if what is known says so; otherwise sends the next operation that is due.
     fn advance(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
         if let Some(exit) = self.conclusion(now_ms) {
             self.end(exit, effects);
@@ -323,7 +325,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// No row of this run is left, unless a create that was never answered is still on its way.
+    /// No row of this run is left, unless an unanswered create may still be stored.
     fn released(&self) -> Exit {
         self.stopped(self.strays == 0)
     }
@@ -332,8 +334,9 @@ impl LeaseKeeper {
         if self.replaced { Exit::Replaced { released } } else { Exit::Stopped { released } }
     }
 
-    /// Ends over a bucket that is another one now: serving stops, and an own row that was written
-    /// into it meanwhile is taken out, so that the next run need not wait for its expiry.
+    /// Ends because the bucket was replaced by another one: serving stops, and a row of this run
+    /// that was written into the new bucket is deleted, so that the next run need not wait for its
+    /// expiry.
     fn replaced(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
         self.quiet(effects);
         self.replaced = true;

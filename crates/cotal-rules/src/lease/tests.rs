@@ -1,4 +1,4 @@
-//! Single stories; `tests/lease` tries all of them at once.
+//! Single cases; `tests/lease` explores every interleaving.
 
 use super::*;
 
@@ -163,7 +163,7 @@ fn lse_9_garbage_is_written_back_only_while_the_own_lease_provably_runs() {
     let effects = keeper.on(Input::Watch(Found::Garbled { revision: 3 }), 100);
     assert_eq!(effects, [Effect::Update { row: own(true), revision: 3 }]);
     assert!(keeper.may_serve(100), "nobody else can have created a row");
-    // A paused holder finds garbage when it wakes: it may lie over a successor's row.
+    // A paused holder sees garbage when it wakes up: that may have replaced a successor's row.
     let effects = late.on(Input::Watch(Found::Garbled { revision: 9 }), TTL + 5);
     assert_eq!(effects, [Effect::StopServing, Effect::Read]);
     let garbled = Found::Garbled { revision: 9 };
@@ -178,7 +178,7 @@ fn an_own_row_that_is_known_does_not_settle_an_update_that_may_still_come() {
     keeper.on(Input::Written(Err(Failure::Unanswered)), 15_000);
     keeper.on(Input::Tick, 16_000);
     keeper.on(read(row(own(true), 2)), 16_001);
-    // The first update is stored only now, and the watch shows it before the second is refused.
+    // The first update is stored only now, and the watch shows it before the second one is refused.
     keeper.on(Input::Watch(row(own(true), 3)), 16_002);
     assert_eq!(keeper.serving_until(), Some(10_000 + TTL), "from when the first was sent");
 }
@@ -203,7 +203,7 @@ fn lse_7_a_create_that_strayed_is_released_too_or_not_said_to_be() {
     assert_eq!(seen.on(Input::Written(Ok(2)), 6_005), [Effect::Delete { revision: 3 }]);
 }
 
-/// A renewal is due at 10 s; by then the bucket is another one.
+/// A renewal is due at 10 s; by then the bucket was replaced.
 fn renewing() -> LeaseKeeper {
     let mut keeper = serving();
     for (at, seen) in [(10_000, 3), (20_000, 4)] {

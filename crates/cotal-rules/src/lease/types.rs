@@ -1,9 +1,9 @@
-//! What goes into the keeper and what comes out.
+//! The inputs and outputs of the keeper.
 
 use cotal_wire::Principal;
 use cotal_wire::rows::LeaseRow;
 
-/// What stands under the lease's key.
+/// What the bucket holds under the lease's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// Nothing: never written, deleted or expired.
@@ -18,7 +18,7 @@ pub enum Found {
         /// Its revision.
         revision: u64,
     },
-    /// Something that is no lease: tampering, not another holder.
+    /// A value that cannot be parsed: tampering, not another holder.
     Garbled {
         /// Its revision.
         revision: u64,
@@ -37,12 +37,12 @@ impl Found {
     }
 }
 
-/// What a read showed.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// What stands under the key.
+    /// What the bucket holds under the key.
     pub found: Found,
-    /// When the bucket was created: revisions of two buckets say nothing about each other.
+    /// When the bucket was created: revisions of two buckets cannot be compared.
     pub created: String,
 }
 
@@ -52,17 +52,17 @@ pub enum Failure {
     /// The key is not as the write expected: it exists, or has another revision.
     #[error("it changed in between")]
     Conflict,
-    /// The credential may not; the text names subject and operation (LSE-4).
+    /// The credential does not permit it; the text names subject and operation (LSE-4).
     #[error("{0}")]
     Denied(String),
-    /// The broker refused it for another reason, quoted (LSE-5).
+    /// The broker refused it for another reason, which is quoted (LSE-5).
     #[error("{0}")]
     Refused(String),
-    /// No answer: it may have happened, and may happen yet.
+    /// No answer: the operation may have been done, or may still be done.
     #[error("the broker did not answer")]
     Unanswered,
-    /// The broker says that nobody takes it: its store is not there, or not there yet. It is asked
-    /// again like what was not answered, and told apart where it is told.
+    /// The broker reports no responders: the bucket's stream is missing, or is not there yet. The
+    /// keeper repeats the operation as if it was not answered; only the message differs.
     #[error("{0}")]
     NoResponders(String),
 }
@@ -76,27 +76,27 @@ pub enum Input {
     Written(Result<u64, Failure>),
     /// The answer to the last `Read`, served by the leader.
     Read(Result<Reading, Failure>),
-    /// The watch shows a new value, in order.
+    /// The watch shows a new value; values come in order.
     Watch(Found),
     /// The responders are bound and both loops run.
     Bound,
-    /// They are not, for a reason of the shell's own: the row must not say ready.
+    /// They no longer are, for a reason of the shell's own: the row must not say `ready`.
     Quieted,
-    /// The watch stalled or was made anew: the row must be read.
+    /// The watch stalled or was started again: the row must be read.
     Doubt,
-    /// The watch shows that the bucket is another one now, or has lost what it had confirmed.
+    /// The watch shows that the bucket was replaced, or has lost data that it had confirmed.
     Recreated,
-    /// A signal, or a lane that closes: release and end.
+    /// A signal, or the end of the lane: release the lease and end.
     Stop,
     /// The connection dropped; an operation in flight is answered with [`Failure::Unanswered`].
     Disconnected,
     /// The connection is back.
     Connected,
-    /// The deadline has come.
+    /// The time of [`LeaseKeeper::deadline`](super::LeaseKeeper::deadline) has come.
     Tick,
 }
 
-/// What the shell does. At most one of the bucket operations is in flight at any time.
+/// What the shell does. At most one bucket operation is in flight at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Create the key; a live value there is a conflict.
@@ -115,20 +115,20 @@ pub enum Effect {
     },
     /// Read the key from the leader.
     Read,
-    /// Bind the responders and start both loops, then say [`Input::Bound`].
+    /// Bind the responders and start both loops, then report [`Input::Bound`].
     Serve,
-    /// Stop serving at once: unbind, finish nothing that is not confirmed.
+    /// Stop serving at once: unbind, and finish nothing that is not confirmed.
     StopServing,
-    /// Nothing more will come: end, for this reason.
+    /// Nothing follows: end, for this reason.
     Exit(Exit),
 }
 
 /// Why the keeper ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Exit {
-    /// As asked.
+    /// It was told to stop.
     Stopped {
-        /// Whether no row of this run is left; otherwise it expires by itself.
+        /// Whether no row of this run is left; otherwise the row expires by itself.
         released: bool,
     },
     /// Another daemon holds the lease, so this one never served (LSE-1).
@@ -138,21 +138,21 @@ pub enum Exit {
         /// Since when, Unix milliseconds.
         since: i64,
     },
-    /// The row is garbled, so this one never served; garbage expires like a lease.
+    /// The row cannot be parsed, so this daemon never served; garbage expires like a lease.
     Tampered,
-    /// The claim was not possible.
+    /// The claim failed.
     Claim(Failure),
-    /// Another daemon has taken the shard.
+    /// Another daemon has taken the space over.
     Taken {
         /// Who.
         holder: Principal,
     },
-    /// The lease was lost and could not be re-acquired (LSE-3).
+    /// The lease was lost and could not be claimed again (LSE-3).
     Lost(Failure),
-    /// The bucket was created anew, or its store lost what it had confirmed: nothing that this run
-    /// knows of it holds any more.
+    /// The bucket was created again, or its store lost data that it had confirmed: nothing that
+    /// this run knows about it is valid any more.
     Replaced {
-        /// Whether no row of this run is left; otherwise it expires by itself.
+        /// Whether no row of this run is left; otherwise the row expires by itself.
         released: bool,
     },
 }

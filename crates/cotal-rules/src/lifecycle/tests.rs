@@ -1,13 +1,13 @@
-//! Every order in which the parts of a lane can come to be and fail.
+//! Every order in which the parts of a lane can start and fail.
 
 use std::collections::HashSet;
 
 use super::*;
 
-/// Time runs in units as long as the longest wait of the machine has parts.
+/// The time step of the model; the longest wait of the machine is a multiple of it.
 const UNIT: i64 = 500;
 const WINDOWS: Windows = Windows { window_ms: 1_000, backstop_ms: 2_000 };
-/// Units that an exploration lasts.
+/// The number of time steps in an exploration.
 const HORIZON: i64 = 6;
 
 /// A lane whose parts do what they are told, or fail, in any order.
@@ -17,7 +17,7 @@ struct World {
     levels: Levels,
     orders: Orders,
     now: i64,
-    /// What was ordered ever: components that run must be told to finish.
+    /// Whether components were ever ordered to run; if so, they must be told to finish.
     was_bound: bool,
     /// When its end began.
     leaving: Option<i64>,
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Whoever lost the lease or the broker cannot say anything in its row.
+    /// A lane that lost its lease or its broker cannot write its row.
     fn may_skip(&self) -> bool {
         let gone = matches!(self.machine.cause, Some(Cause::Link(_)));
         self.levels.lease == Lease::Ended || gone || !self.levels.link.connected
@@ -204,7 +204,7 @@ fn ends(mut world: World) {
     panic!("it never ends:\n{world:#?}");
 }
 
-/// From any state without an end: whatever was lost comes back, and the lane serves.
+/// From any state without an end: when everything that was lost is back, the lane serves.
 fn serves(mut world: World) {
     let Levels { has_failed, lease, .. } = world.levels;
     if has_failed || lease == Lease::Ended || world.machine.cause.is_some() {
@@ -236,7 +236,7 @@ fn lse_7_lse_8_crd_3_every_order_of_events_keeps_the_order_of_a_lanes_life() {
     assert!(seen.len() > 10_000, "only {} states", seen.len());
 }
 
-/// The causes of an end in one look: the gravest is told, and it stays.
+/// Several causes in one look: the gravest is reported, and stays.
 #[test]
 fn the_first_cause_of_an_end_is_the_one_that_is_told() {
     let mut world = World::new();
@@ -267,8 +267,8 @@ fn lse_8_a_stop_takes_the_ready_back_before_the_responders_go_and_waits_a_second
     assert!(world.orders.finish, "the broker does not take it back");
 }
 
-/// Without a broker nothing is finished, and the keeper is asked to release at once: it gives up
-/// by itself.
+/// Without a broker nothing is finished, and the keeper is told to release at once; it stops
+/// waiting by itself.
 #[test]
 fn lif_3_a_broker_that_dies_while_the_lane_claims_ends_it_as_a_broker_that_is_gone() {
     let mut world = World::new();

@@ -1,7 +1,7 @@
 //! An activation: copy the posts of the window, prove that none was missing, and mark the row.
 //!
-//! Invariant (MEM-7): a row is marked as activated only after every post of its window was copied
-//! and the window was whole before and after. A window that is not whole closes the row.
+//! Invariant (MEM-7): a row is marked as activated only after every post of its window was copied,
+//! and no post of the window was gone before or after. If one was, the row is closed.
 
 use super::step::{Answer, Ask, MAX_UNANSWERED, RowWrite, Step, Stored, Target};
 use super::{ActivateStep, CloseStep, activate, close_evicted};
@@ -12,7 +12,7 @@ use crate::directory::Membership;
 pub enum ActivationEnd {
     /// Every post since the join cursor is copied, and the row says so.
     Durable,
-    /// Retention may have taken a post of the window: the row is closed.
+    /// CHAT may have discarded a post of the window: the row is closed.
     Evicted,
     /// A leave, a newer join or a removal came between.
     Superseded,
@@ -22,7 +22,7 @@ pub enum ActivationEnd {
     Failed,
 }
 
-/// An activation under way.
+/// An activation in progress.
 #[derive(Debug, Clone)]
 pub struct Activation {
     target: Target,
@@ -43,7 +43,7 @@ enum Phase {
     Ended(ActivationEnd),
 }
 
-/// What the row is to say.
+/// What the row must say.
 #[derive(Debug, Clone, Copy)]
 enum Mark {
     Activated,
@@ -51,7 +51,7 @@ enum Mark {
 }
 
 impl Activation {
-    /// The activation of an open row; fan-out copies every post after `routed` by itself.
+    /// The activation of an open row. Fan-out itself copies every post after `routed`.
     #[must_use]
     pub fn new(target: Target, membership: Membership, routed: u64) -> Self {
         Self { target, membership, routed, phase: Phase::ReadingWindow, repeated: 0 }
@@ -89,16 +89,16 @@ impl Activation {
         Some(RowWrite { row: Some(write.row), over: row.revision, is_undo: false })
     }
 
-    /// Takes in what became of the last step.
+    /// Applies the answer to the last step.
     pub fn answer(&mut self, answer: &Answer) {
         self.phase = match (self.phase, answer) {
-            // A closed row claims no post, so nothing may be copied to it: it is judged before,
-            // too.
+            // A closed row holds no post, so nothing may be copied for it: the window is checked
+            // before the catch-up, too.
             (Phase::ReadingWindow, Answer::Window { end, whole: true }) => {
                 Phase::CatchingUp { until: self.routed.min(*end) }
             }
             (Phase::CatchingUp { .. }, Answer::CaughtUp) => Phase::ReadingWindowAgain,
-            // Posts that came during catch-up may have displaced some that it had not read.
+            // Posts that came during catch-up may have pushed out some that it had not read.
             (Phase::ReadingWindowAgain, Answer::Window { whole: true, .. }) => {
                 Phase::Writing(Mark::Activated)
             }
@@ -128,7 +128,7 @@ impl Activation {
         if goes_on { next } else { Phase::Ended(ActivationEnd::Failed) }
     }
 
-    /// What stands after a conflict or a write that was not answered.
+    /// Handles the read after a conflict or an unanswered write.
     fn found(&mut self, mark: Mark, stored: &Stored) -> Phase {
         let generation = self.membership.generation;
         let row = stored.membership.as_ref().filter(|row| row.generation == generation);
@@ -138,7 +138,7 @@ impl Activation {
         match (mark, row.is_open(), row.activated) {
             (_, true, true) => Phase::Ended(ActivationEnd::Durable),
             (_, true, false) => {
-                // Unchanged, or put back by somebody over garbage.
+                // Unchanged, or written back by somebody over garbage.
                 self.membership = row.clone();
                 self.again(Phase::Writing(mark))
             }

@@ -1,15 +1,15 @@
 //! An inventory of a lifecycle's member rows: fence, wait, read (INV-4).
 //!
-//! Invariant: the read begins after every change of the lifecycle's rows that had begun on this
-//! process has finished, and after the fence stands, when one is needed. Then each row is either
-//! listed or taken back by whoever wrote it.
+//! Invariant: the read begins only after every change of the lifecycle's rows that had begun on
+//! this process has finished, and after the fence is up, if one is needed. Then each row is either
+//! listed, or taken back by whoever wrote it.
 
 use cotal_wire::rows::AclRow;
 
 use super::needs_fence;
 use crate::directory::Acl;
 
-/// What an inventory does next.
+/// What to do next for an inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InventoryAsk {
     /// Read the lifecycle's ACL row from the leader.
@@ -22,18 +22,18 @@ pub enum InventoryAsk {
     Read,
 }
 
-/// What came of it.
+/// The answer to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InventoryAnswer<'a> {
-    /// The ACL row, unless there is none.
+    /// The ACL row; `None` if there is none.
     Acl(Option<&'a AclRow>),
-    /// The ACL row cannot be read, so nothing says that it refuses changes by itself.
+    /// The ACL row cannot be read, so it is not known to refuse changes by itself.
     NoAnswer,
     /// Done.
     Done,
 }
 
-/// An inventory under way.
+/// An inventory in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inventory(InventoryAsk);
 
@@ -44,13 +44,13 @@ impl Default for Inventory {
 }
 
 impl Inventory {
-    /// The next step. The inventory is over once the last one, the read, is done.
+    /// The next step. The inventory is over after its last one, the read.
     #[must_use]
     pub fn next(self) -> InventoryAsk {
         self.0
     }
 
-    /// The inventory after a step.
+    /// The inventory after this answer.
     #[must_use]
     pub fn answer(self, answer: InventoryAnswer<'_>) -> Self {
         Self(match (self.0, answer) {

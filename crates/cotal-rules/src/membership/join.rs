@@ -1,14 +1,11 @@
-//! A join up to the moment its row stands: read, write, look at the ACL again, or take the row
+//! A join until its row is stored and confirmed: read, write, read the ACL again, or take the row
 //! back.
 //!
 //! Invariants (MEM-3, INV-3): a row is confirmed only by an ACL read that was made after the row
-//! was
-//! provably stored. A write that was not answered is a question: the row is read, and the same
-//! write
-//! is made again, until the broker shows that it stands or that something else does. A row that is
-//! not confirmed is taken back by compare-and-set on its own revision, whether the lane still
-//! serves
-//! or not, and what stood before a rejoin stands again (MEM-6).
+//! was provably stored. After an unanswered write the row is read, and the same write is made
+//! again, until the broker shows this row or another one. A row that is not confirmed is taken back
+//! by compare-and-set on its own revision, whether the lane still serves or not, and the row from
+//! before a rejoin is restored (MEM-6).
 
 use cotal_wire::rows::MemberRow;
 
@@ -19,7 +16,7 @@ use super::undo::Undo;
 use super::{AfterWrite, JoinStep, after_write, join};
 use crate::directory::{Acl, Membership};
 
-/// A join under way.
+/// A join in progress.
 #[derive(Debug, Clone)]
 pub struct Join {
     target: Target,
@@ -50,7 +47,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Whether `membership` is what this attempt wrote, perhaps changed by somebody since.
+    /// Whether `membership` is what this attempt wrote, possibly changed by somebody since.
     fn is_of(&self, membership: &Membership) -> bool {
         (membership.generation, membership.join_cursor)
             == (self.row.generation, self.row.join_cursor)
@@ -64,10 +61,9 @@ impl Join {
         Self { target, phase: Phase::Reading, conflicts: 0 }
     }
 
-    /// A join that a daemon before this one left half done: it goes on at the second look at the
-    /// ACL,
-    /// because nobody knows whether that daemon came to it. `previous` is the closed row that stood
-    /// before it, when the history still has it.
+    /// Resumes a join that an earlier daemon left half done. It continues with the second read of
+    /// the ACL, because nobody knows whether that daemon made it. `previous` is the closed row from
+    /// before the join, if the history still has it.
     #[must_use]
     pub fn resume(target: Target, membership: Membership, previous: Option<Membership>) -> Self {
         Self { target, phase: Phase::Confirming { membership, previous }, conflicts: 0 }
@@ -91,7 +87,7 @@ impl Join {
         })
     }
 
-    /// Whether a row of this join may stand that no ACL read has confirmed.
+    /// Whether the bucket may hold a row of this join that no ACL read has confirmed.
     #[must_use]
     pub fn may_leave_a_row(&self) -> bool {
         match &self.phase {
@@ -101,14 +97,14 @@ impl Join {
         }
     }
 
-    /// Whether the row of a join that has failed may still stand, because it could not be taken
+    /// Whether the row of a failed join may still be in the bucket, because it could not be taken
     /// back.
     #[must_use]
     pub fn left_a_row(&self) -> bool {
         matches!(&self.phase, Phase::Undoing(undo) if undo.gave_up())
     }
 
-    /// Takes in what became of the last step.
+    /// Applies the answer to the last step.
     pub fn answer(&mut self, answer: Answer, now_ms: i64) {
         let phase = std::mem::replace(&mut self.phase, Phase::Reading);
         self.phase = match phase {
@@ -178,7 +174,7 @@ impl Join {
                 attempt.unanswered += 1;
                 Phase::Asking(attempt)
             }
-            // Nothing of this join was ever sent.
+            // No write of this join was ever sent.
             other if attempt.unanswered == 0 => stopped(other),
             Answer::NotServing => self.take_back(attempt, JoinEnd::NotServing),
             _ => {
@@ -188,7 +184,7 @@ impl Join {
         }
     }
 
-    /// What stands after a write that was not answered.
+    /// Handles the read after an unanswered write.
     fn found(&mut self, mut attempt: Attempt, answer: Answer) -> Phase {
         let Answer::Row(stored) = answer else {
             attempt.unanswered += 1;
@@ -202,7 +198,8 @@ impl Join {
             Some(row) if attempt.is_of(&row) => {
                 Phase::Confirming { membership: row, previous: attempt.previous }
             }
-            // It may still be on its way. The same write, made again, ends in one of both rows.
+            // The write may still be in flight. The same write is made again, so that one of the
+            // two is stored.
             _ if stored.revision == attempt.over && attempt.unanswered < MAX_UNANSWERED => {
                 Phase::Writing(attempt)
             }
@@ -216,8 +213,8 @@ impl Join {
         if self.conflicts < MAX_CONFLICTS { Phase::Reading } else { Phase::Ended(JoinEnd::Busy) }
     }
 
-    /// What stood before is written once more over the same revision: then the write on its way
-    /// finds another one, or this one finds the write.
+    /// Writes the row from before once more over the same revision, so that either the write in
+    /// flight fails on it, or this write finds what that one stored.
     fn take_back(&self, attempt: Attempt, end: JoinEnd) -> Phase {
         let Attempt { row, over, previous, .. } = attempt;
         let joined = Membership::of(&row, over);

@@ -1,9 +1,8 @@
-//! A leave: read the row and the cursor, write the closed row, and know whether it stands.
+//! A leave: read the row and the cursor, write the closed row, and make sure that it is stored.
 //!
 //! Invariant (RDR-10): the reader releases nothing past a cursor that this leave may still write.
-//! So
-//! a write that was not answered is made again with the same cursor, until the broker shows that
-//! this row stands or that another one does; only then may a later cursor be read.
+//! So after an unanswered write the same write is made again with the same cursor, until the broker
+//! shows this row or another one; only then may a later cursor be read.
 
 use cotal_wire::rows::MemberRow;
 
@@ -31,7 +30,7 @@ pub enum LeaveEnd {
     Failed,
 }
 
-/// A leave under way.
+/// A leave in progress.
 #[derive(Debug, Clone)]
 pub struct Leave {
     target: Target,
@@ -87,7 +86,7 @@ impl Leave {
         }
     }
 
-    /// Takes in what became of the last step.
+    /// Applies the answer to the last step.
     pub fn answer(&mut self, answer: Answer, now_ms: i64) {
         let phase = std::mem::replace(&mut self.phase, Phase::Reading);
         self.phase = match phase {
@@ -105,7 +104,7 @@ impl Leave {
         };
     }
 
-    /// A leave that writes nothing needs no cursor.
+    /// Handles the read of the row. A leave that writes nothing needs no cursor.
     fn read(&self, stored: Stored, now_ms: i64) -> Phase {
         match self.decide(&stored, 0, now_ms) {
             Phase::Writing(_) => Phase::ReadingCursor(stored),

@@ -1,9 +1,9 @@
-//! What a change of a member row asks of the broker, one step at a time, and what it is answered.
+//! The steps of a change of a member row: what it asks of the broker, and the answers.
 //!
-//! The machines [`Join`](super::Join), [`Leave`](super::Leave) and
-//! [`Activation`](super::Activation) speak in these. The daemon's registry performs each step
-//! against the broker; the cluster model performs it against its own space, and may pause, lose an
-//! answer or close the gate between any two.
+//! These are the steps of [`Join`](super::Join), [`Leave`](super::Leave) and
+//! [`Activation`](super::Activation). The daemon's registry performs each step against the broker;
+//! the cluster model performs it against its own space, and may pause, lose an answer or close the
+//! gate between any two.
 
 use cotal_wire::rows::{AclRow, MemberRow};
 use cotal_wire::{Channel, Lifecycle};
@@ -11,10 +11,10 @@ use cotal_wire::{Channel, Lifecycle};
 use super::{Change, Refusal};
 use crate::directory::Membership;
 
-/// Conflicts after which a caller is told that others are faster.
+/// Conflicts after which a caller is told that the row keeps changing.
 pub(super) const MAX_CONFLICTS: u8 = 8;
-/// Unanswered requests after which a machine stops to ask. Each is waited for by the shell, so all
-/// together outlast the window after which a lane without its broker ends.
+/// Unanswered requests after which a machine gives up. The shell waits for each, so together they
+/// last longer than the window after which a lane without its broker ends.
 pub(super) const MAX_UNANSWERED: u8 = 8;
 
 /// Which row is changed, and by which daemon run.
@@ -42,11 +42,11 @@ impl Target {
 /// A member row as the leader has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// The row, or the last valid one when garbage stands over it. Its revision is that of whatever
-    /// is stored.
+    /// The row, or the last valid one if the stored value cannot be parsed. Its revision is that of
+    /// the stored value.
     pub membership: Option<Membership>,
-    /// The revision of whatever is stored under the key: a row, a deletion or garbage. 0 when the
-    /// key was never written.
+    /// The revision of the stored value: a row, a deletion or garbage. 0 if the key was never
+    /// written.
     pub revision: u64,
 }
 
@@ -55,9 +55,10 @@ pub struct Stored {
 pub struct RowWrite {
     /// The row; `None` writes a deletion.
     pub row: Option<MemberRow>,
-    /// The revision it replaces; 0 when the key was never written.
+    /// The revision it replaces; 0 if the key was never written.
     pub over: u64,
-    /// It takes back this change's own write, so it is done even when the lane serves no more.
+    /// It takes back this change's own write, so it is made even after the lane has stopped
+    /// serving.
     pub is_undo: bool,
 }
 
@@ -66,7 +67,7 @@ pub struct RowWrite {
 pub enum Ask {
     /// Read the row from the leader.
     Row,
-    /// Wait until the rows that the next membership pushes out of the history are needed no more.
+    /// Wait until the rows that the next membership pushes out of the history are no longer needed.
     Room,
     /// Read CHAT's last sequence from the leader.
     Cursor,
@@ -74,7 +75,7 @@ pub enum Ask {
     Acl,
     /// Write the row.
     Write(RowWrite),
-    /// Read where CHAT ends, and whether retention may have taken a post of the window.
+    /// Read CHAT's last sequence, and whether CHAT may have discarded a post of the window.
     Window {
         /// The join cursor.
         after: u64,
@@ -88,7 +89,7 @@ pub enum Ask {
     },
 }
 
-/// What came of it.
+/// The answer to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The row.
@@ -97,13 +98,13 @@ pub enum Answer {
     Room,
     /// CHAT's last sequence.
     Cursor(u64),
-    /// The ACL row, unless there is none.
+    /// The ACL row; `None` if there is none.
     Acl(Option<AclRow>),
-    /// The revision under which the row is stored.
+    /// The row is stored at this revision.
     Written(u64),
     /// Another revision is stored, so nothing was written.
     Conflict,
-    /// The window's end, and whether it is whole.
+    /// The window's end, and whether it is complete.
     Window {
         /// CHAT's last sequence.
         end: u64,
@@ -116,14 +117,14 @@ pub enum Answer {
     NoAnswer,
     /// It was refused, so nothing was done.
     Failed,
-    /// The lane serves no more, so nothing was done.
+    /// The lane no longer serves, so nothing was done.
     NotServing,
 }
 
-/// A machine's next step, or its end.
+/// The next step of a machine, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<E> {
-    /// Do this and tell the machine what came of it.
+    /// Do this, and give the machine the answer.
     Ask(Ask),
     /// It is over.
     End(E),
@@ -132,14 +133,15 @@ pub enum Step<E> {
 /// How a join ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinEnd {
-    /// The row stands and the ACL covered it afterwards. Unless it is activated, catch-up is due.
+    /// The row is stored and the ACL covered it afterwards. If it is not activated, catch-up is
+    /// due.
     Open {
         /// The membership.
         membership: Membership,
         /// Whether this join wrote the row.
         is_new: bool,
     },
-    /// Nothing of this join stands.
+    /// No row of this join is left.
     Refused(Refusal),
     /// The row kept changing.
     Busy,

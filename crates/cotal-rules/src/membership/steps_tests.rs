@@ -1,4 +1,4 @@
-//! The machines, step by step, where a broker is silent or a lane has stopped.
+//! The machines, step by step, with a broker that does not answer or a lane that has stopped.
 
 use cotal_wire::rows::AclRow;
 
@@ -27,7 +27,7 @@ fn narrowed() -> Answer {
     Answer::Acl(Some(row))
 }
 
-/// Plays answers; each must fit what is asked for.
+/// Gives a join these answers; each must fit its question.
 fn play(join: &mut Join, answers: impl IntoIterator<Item = Answer>) {
     for answer in answers {
         let Step::Ask(ask) = join.next() else { panic!("over before {answer:?}") };
@@ -52,7 +52,7 @@ fn write(join: &Join) -> RowWrite {
     }
 }
 
-/// Up to its write over what is stored.
+/// A join just before its write, over the given row.
 fn about_to_write(before: Option<Membership>, revision: u64) -> Join {
     let mut join = Join::new(target());
     let rejoins = before.is_some();

@@ -167,7 +167,7 @@ fn mem_7_a_window_is_suspect_when_the_stream_or_a_full_subject_starts_after_the_
     }
 }
 
-/// One step of one of two daemons that race on a row: read it, or write what was decided over the
+/// One step of one of two daemons that race on a row: read it, or write what was decided from the
 /// last read.
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -187,7 +187,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bucket key: every write names what it replaces.
+/// The bucket key; every write names the revision it replaces.
 #[derive(Default)]
 struct Cell {
     row: Option<Membership>,

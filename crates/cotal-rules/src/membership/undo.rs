@@ -1,8 +1,9 @@
-//! Taking back the row of a join that was not confirmed.
+//! Takes back the row of a join that was not confirmed.
 //!
-//! Only the join's own revision is replaced. When somebody has changed the row since, the ACL is
-//! read again and the row goes only if it still refuses: a leave closes a row without a look at the
-//! ACL. A row that was activated meanwhile is another daemon's, which has looked.
+//! Only the join's own revision is replaced. If somebody has changed the row since, the ACL is read
+//! again, and the row is removed only if the ACL still refuses it, because a leave closes a row
+//! without reading the ACL. A row that was activated in the meantime was confirmed by another
+//! daemon, and stays.
 
 use cotal_wire::rows::MemberRow;
 
@@ -10,13 +11,13 @@ use super::step::{Answer, Ask, JoinEnd, MAX_UNANSWERED, RowWrite, Step, Stored, 
 use super::{AfterWrite, after_write};
 use crate::directory::{Acl, Membership};
 
-/// An unconfirmed row on its way out.
+/// The removal of an unconfirmed row.
 #[derive(Debug, Clone)]
 pub(super) struct Undo {
     target: Target,
     generation: u64,
     join_cursor: u64,
-    /// What stands afterwards; `None` is a deletion.
+    /// The row to restore; `None` is a deletion.
     restored: Option<MemberRow>,
     phase: Phase,
     failed: u8,
@@ -35,12 +36,12 @@ enum Phase {
         over: u64,
     },
     Ended,
-    /// The broker refused or did not answer for too long.
+    /// The broker refused, or did not answer, too often.
     GaveUp,
 }
 
 impl Undo {
-    /// Takes `joined` back by its revision; `previous` is what stood before it.
+    /// Takes `joined` back by its revision; `previous` is the row from before it.
     pub(super) fn new(
         target: &Target,
         joined: &Membership,
@@ -50,8 +51,8 @@ impl Undo {
         let restored = match previous {
             Some(previous) => Some(target.row(&previous)),
             None if joined.generation == 1 => None,
-            // The history has lost the row before it. This one stays as a count of the joins, with
-            // an interval that holds no post.
+            // The history no longer has the row from before. This one stays, to keep the
+            // generation, with an interval that holds no post.
             None => Some(
                 target
                     .row(&Membership { leave_cursor: Some(joined.join_cursor), ..joined.clone() }),
@@ -99,7 +100,7 @@ impl Undo {
         };
     }
 
-    /// Whether the row may still stand.
+    /// Whether the row may still be in the bucket.
     pub(super) fn gave_up(&self) -> bool {
         matches!(self.phase, Phase::GaveUp)
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A look at a consumer that has delivered each of `delivered` messages once.
+/// The consumer info after each of `delivered` messages was delivered once.
 fn look(delivered: u64, ack_floor: u64, pending: u64) -> ConsumerLook {
     let unacked = delivered - ack_floor;
     ConsumerLook { deliveries: delivered, delivered, ack_floor, unacked, pending }
@@ -94,20 +94,20 @@ fn a_consumer_made_anew_gives_its_messages_again() {
 /// What may happen between a broker and its readers.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The stream takes a message.
+    /// The stream stores a message.
     Store,
     /// The broker delivers the next new message: to us, or elsewhere (a lost connection, a paused
     /// process).
     Deliver { here: bool },
-    /// It delivers one again that is not acknowledged, to us or elsewhere.
+    /// It redelivers an unacknowledged message, to us or elsewhere.
     Again { which: usize, here: bool },
-    /// We deal with one that arrived here; its ack may be lost.
+    /// We settle a message that arrived here; its ack may be lost.
     Settle { which: usize, acked: bool },
-    /// Whoever has it elsewhere settles it.
+    /// The process that has it elsewhere settles it.
     SettledElsewhere { which: usize },
     /// The stream loses a message.
     Evict { which: usize },
-    /// We ask for a look.
+    /// We ask for consumer info.
     Ask,
     /// The answer comes.
     Answer,
@@ -132,7 +132,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The broker's side, and what in truth became of each message.
+/// The broker's side, and what really happened to each message.
 #[derive(Default)]
 struct World {
     last: u64,
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// What nobody has dealt with at or below `seq`.
+    /// Messages at or below `seq` that nobody has processed.
     fn owed(&self, seq: u64) -> Vec<u64> {
         self.stored.range(..=seq).filter(|seq| !self.dealt_with.contains(seq)).copied().collect()
     }
@@ -245,7 +245,7 @@ proptest! {
                 prop_assert!(progress.done() >= before);
             }
         }
-        // Once everything is settled and looked at, nothing is held up.
+        // After everything is settled and consumer info was read, nothing is held up.
         for seq in world.stored.range(world.delivered + 1..).copied().collect::<Vec<_>>() {
             world.give(&mut progress, seq, true);
         }

@@ -1,11 +1,11 @@
-//! One role request over every interleaving of takes, a cancel, redelivery, crashes, the sweep and
-//! the recreation of the task stream under the same sequence.
+//! One role request over every interleaving of takes, a cancel, redelivery, crashes, the sweep, and
+//! TASK being created again with the same sequence.
 //!
-//! Two daemons work at once, as when a paused one wakes up; each operation is a program that reads,
-//! decides by the rules, and writes in separate steps, and may die between any two. In every state:
-//! no request is both shown by a holder and cancelled, a delivery is shown by one holder at most,
-//! and a final result is never replaced. In every final state: each recorded change of holder was
-//! told exactly once, and a cancelled or finished request is gone.
+//! Two daemons work at once, as when a paused one wakes up. Each operation is a program that reads,
+//! decides by the rules, and writes, in separate steps, and may die between any two. In every
+//! state: no request is both shown by a holder and cancelled, a delivery is shown by at most one
+//! holder, and a final result is never replaced. In every final state: the sender was told of each
+//! recorded change of holder exactly once, and a cancelled or finished request is gone.
 
 #![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
 #![expect(clippy::print_stdout, reason = "how much was explored is what the test proves")]

@@ -1,4 +1,4 @@
-//! The task stream, one row, the notices, two holders and the daemon's programs.
+//! TASK, one row, the notices, two holders, and the daemon's programs.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use cotal_wire::{Principal, Role};
 
 const CREATED: [&str; 3] = ["2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z", "2025-01-03T00:00:00Z"];
 
-/// How much may still happen.
+/// How many more of each event may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) takes: u8,
@@ -52,18 +52,18 @@ enum Job {
     Sweep,
 }
 
-/// Where a program of the daemon stands.
+/// The next step of one of the daemon's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
-    /// It is to read.
+    /// It reads next.
     Read,
-    /// It has read the stream's incarnation, whether the request stands, and the row.
+    /// It has read the stream's incarnation, the request if it is stored, and the row.
     Decided {
         stream: usize,
         stands: bool,
         row: Option<Row>,
     },
-    /// The row's notice is to be sent, then marked.
+    /// It sends the row's notice next, then marks it.
     Send {
         row: Row,
         before: Option<Row>,
@@ -71,7 +71,7 @@ enum At {
     Mark {
         row: Row,
     },
-    /// The request is to be deleted, if the stream is still this one.
+    /// It deletes the request next, if the stream is still this one.
     Delete {
         stream: usize,
     },
@@ -95,9 +95,9 @@ pub(crate) struct Model {
     /// Notices in effect, by id, with their kind.
     notices: BTreeSet<(String, String)>,
     programs: Vec<Program>,
-    /// Copies that a holder has and has not asked for yet.
+    /// Copies that a holder has pulled and has not taken yet.
     buffered: Vec<Copy_>,
-    /// Copies whose take was granted and whose creation time is to be read again.
+    /// Copies whose take was granted; their holder reads the creation time again next.
     granted: Vec<Copy_>,
     shown: BTreeSet<(usize, u64, usize)>,
     cancelled: BTreeSet<usize>,
@@ -224,7 +224,7 @@ impl Model {
             }
             Action::Ask(at) => {
                 self.budget.takes -= 1;
-                // The copy stays in the holder's hand, so a take may be replayed.
+                // The holder keeps the copy, so a take may be replayed.
                 let job = Job::Take(self.buffered[at]);
                 self.programs.push(Program { job, at: At::Read });
             }
@@ -277,7 +277,7 @@ impl Model {
                 self.after_mark(program.job, row)
             }
             At::Delete { stream } => {
-                // ANY-7: no recreation comes between the second look and the delete.
+                // ANY-7: the stream is not created again between the second read and the delete.
                 if stream == self.stream {
                     self.stands = false;
                 }
@@ -292,7 +292,8 @@ impl Model {
         }
     }
 
-    /// A take that wrote its row is granted once the row is marked; whoever settled starts over.
+    /// A take that wrote its row is granted once the row is marked; a program that settled another
+    /// row starts again.
     fn after_mark(&mut self, job: Job, row: Row) -> Option<At> {
         match job {
             Job::Take(copy)
@@ -417,7 +418,7 @@ impl Model {
         }
     }
 
-    /// Whatever is under way ends, a daemon starts and sweeps, and nothing fails any more.
+    /// Every program ends, a daemon starts and sweeps, and nothing fails any more.
     pub(crate) fn settle(mut self) -> Self {
         self.budget.crashes = 0;
         for _ in 0..2 {
@@ -436,7 +437,8 @@ impl Model {
         self
     }
 
-    /// Each recorded change of holder was told once, as what it was, and nothing else was.
+    /// Each recorded change of holder was told once, with the right kind, and nothing else was
+    /// told.
     pub(crate) fn check_end(&self) {
         let mut want = BTreeSet::new();
         let mut last: Option<Row> = None;

@@ -18,16 +18,16 @@ use crate::space::{Entry, Space};
 pub(crate) enum Fault {
     /// It never arrives.
     LostRequest,
-    /// It is done, and nobody says so.
+    /// It is performed, but the answer is lost.
     LostAnswer,
-    /// It arrives later, when whoever asked has long been told nothing.
+    /// It arrives late, after the sender has been told that there was no answer.
     Late,
 }
 
-/// Faults that one change meets at most. With more it gives up, and leaves a row to the next start.
+/// Most faults during one change. With more it would give up, and leave a row to the next start.
 const FAULTS: u8 = 4;
 
-/// A change of a member row that is under way: every read and every write is a step of its own, so
+/// A change of a member row in progress: every read and every write is a step of its own, so
 /// anything may happen between two of them.
 pub(crate) struct Running {
     target: Target,
@@ -50,20 +50,20 @@ pub(crate) struct Daemon {
     judged: Vec<(usize, Verdict)>,
     taken: HashSet<usize>,
     running: Vec<Running>,
-    /// Writes that are still on their way.
+    /// Writes in flight that nobody waits for.
     late: Vec<(Target, RowWrite)>,
-    /// Whether it has stopped serving: then it only takes back what is its own.
+    /// Whether it has stopped serving: then it only takes back its own rows.
     closed: bool,
     /// What it released: channel, member, generation, sequence.
     released: Vec<(Channel, Lifecycle, u64, u64)>,
     /// Lifecycles that an inventory fenced on this process.
     fenced: HashSet<Lifecycle>,
-    /// Those of them whose inventory has been read.
+    /// The fenced lifecycles whose inventory has been read.
     read: HashSet<Lifecycle>,
 }
 
 impl Daemon {
-    /// A start reads the latest value of every key, and the history of what is garbled.
+    /// A start reads the latest value of every key, and the history of the garbled ones.
     pub(crate) fn restart(&mut self, space: &Space) {
         *self = Self::default();
         self.dir.apply_channel("=defaults", Some(space.defaults), 1);
@@ -102,7 +102,7 @@ impl Daemon {
         }
     }
 
-    /// What its stream contradicts is corrected before anything is served.
+    /// Corrects rows that contradict their stream, before anything is served.
     pub(crate) fn correct(&mut self, space: &mut Space) {
         for (channel, member, row) in self.dir.rows_beyond(space.last_seq()) {
             let over = space.read_member(&channel, &member).revision;
@@ -113,7 +113,7 @@ impl Daemon {
         self.barrier(space);
     }
 
-    /// The freshness barrier: everything stored so far is applied.
+    /// The freshness barrier: applies everything stored so far.
     pub(crate) fn barrier(&mut self, space: &Space) {
         while let Some(change) = space.log.get(self.applied) {
             self.applied += 1;
@@ -121,8 +121,8 @@ impl Daemon {
         }
     }
 
-    /// Pulls a post and decides its copies; `truth` is told at this very moment. A redelivered post
-    /// is decided again.
+    /// Pulls a post and decides its copies; `truth` is called at that moment. A redelivered post is
+    /// decided again.
     pub(crate) fn plan_post(
         &mut self,
         space: &Space,
@@ -150,7 +150,7 @@ impl Daemon {
         true
     }
 
-    /// Writes the copies of the oldest plan, all or only some of them; acks once all are confirmed.
+    /// Writes the copies of the oldest plan, all or some of them; acks once all are confirmed.
     pub(crate) fn write_plan(&mut self, space: &mut Space, some: Option<usize>) -> bool {
         if self.plans.is_empty() {
             return false;
@@ -170,7 +170,7 @@ impl Daemon {
         true
     }
 
-    /// Pulls an entry and judges it; `truth` is told what was decided at this very moment.
+    /// Pulls an entry and judges it; `truth` is told the verdict at that moment.
     pub(crate) fn judge(
         &mut self,
         space: &Space,
@@ -205,7 +205,7 @@ impl Daemon {
         true
     }
 
-    /// Carries the oldest verdict out; the ack may be lost.
+    /// Carries out the oldest verdict; the ack may be lost.
     pub(crate) fn perform(&mut self, space: &mut Space, lose_ack: bool) -> bool {
         if self.judged.is_empty() {
             return false;
@@ -226,12 +226,12 @@ impl Daemon {
         true
     }
 
-    /// Whose turn it is: one change of a row at a time, and none of a fenced lifecycle.
+    /// Whether a change may begin: one change of a row at a time, and none of a fenced lifecycle.
     fn has_turn(&self, member: &Lifecycle) -> bool {
         !self.fenced.contains(member) && !self.is_busy_with(member)
     }
 
-    /// Whose rows a crash now leaves without their second look at the ACL.
+    /// The lifecycles of which a crash now would leave a row without its second ACL read.
     pub(crate) fn unseen(&self) -> impl Iterator<Item = Lifecycle> {
         let unseen = |it: &&Running| match &it.machine {
             Machine::Join(join) => join.may_leave_a_row(),
@@ -271,7 +271,7 @@ impl Daemon {
         }
     }
 
-    /// A join that a daemon before this one left half done goes on at its second look at the ACL.
+    /// Resumes a join that an earlier daemon left half done, with its second ACL read.
     pub(crate) fn resume(&mut self, space: &Space, channel: &Channel, member: &Lifecycle) {
         let row = space.read_member(channel, member).membership;
         if let Some(row) = row.filter(|row| row.is_open() && !row.activated) {
@@ -288,19 +288,19 @@ impl Daemon {
         }
     }
 
-    /// The lane stops serving, or serves again.
+    /// Makes the lane stop serving, or serve again.
     pub(crate) fn set_closed(&mut self, closed: bool) {
         self.closed = closed;
     }
 
-    /// A write that nobody waits for any more arrives after all.
+    /// Delivers a write that nobody waits for any more.
     pub(crate) fn arrive(&mut self, space: &mut Space) -> bool {
         let Some((target, write)) = self.late.pop() else { return false };
         space.write_member(&target.channel, &target.member, &write);
         true
     }
 
-    /// Takes the next step of one of the changes under way.
+    /// Takes the next step of one of the changes in progress.
     pub(crate) fn go_on(&mut self, space: &mut Space, nth: usize, fault: Option<Fault>) -> bool {
         if self.running.is_empty() {
             return false;
@@ -359,7 +359,7 @@ impl Daemon {
         Some(Running { target, machine, faults })
     }
 
-    /// A row that stands is caught up once the watch has applied it.
+    /// A stored row is caught up once the watch has applied it.
     fn joined(&mut self, space: &Space, target: &Target, end: &JoinEnd) -> Option<Machine> {
         let JoinEnd::Open { membership, .. } = end else { return None };
         self.barrier(space);
@@ -367,7 +367,7 @@ impl Daemon {
         (!membership.activated).then_some(Machine::Activation(activation))
     }
 
-    /// Nothing past the cursor was released while the leave was under way.
+    /// Checks that nothing past the cursor was released during the leave.
     fn left(&mut self, space: &Space, target: &Target, end: &LeaveEnd) {
         let Target { channel, member, .. } = target;
         let written = match end {
@@ -410,7 +410,7 @@ impl Daemon {
         }
     }
 
-    /// By revision; a conflict begins the change anew.
+    /// Writes by revision; a conflict starts the change again.
     fn write(
         &mut self,
         space: &mut Space,
@@ -439,7 +439,7 @@ impl Daemon {
         }
     }
 
-    /// Copies the window to the generation that stands.
+    /// Copies the window for the current generation.
     fn catch_up(&mut self, space: &mut Space, target: &Target, after: u64, until: u64) {
         let Target { channel, member, .. } = target;
         let Some(row) = self.dir.membership(channel, member) else { return };
@@ -457,7 +457,7 @@ impl Daemon {
         }
     }
 
-    /// An inventory arrives, and is begun.
+    /// An inventory is requested, and begins.
     pub(crate) fn ask_inventory(&mut self, space: &Space, member: &Lifecycle) {
         let asked = Inventory::default();
         assert_eq!(asked.next(), InventoryAsk::Acl);

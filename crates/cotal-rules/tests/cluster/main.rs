@@ -1,11 +1,10 @@
-//! A tiny simulated space: CHAT, member and ACL rows, INBOX, DLV, agents and two daemons, driven
+//! A small simulated space: CHAT, member and ACL rows, INBOX, DLV, agents and two daemons, driven
 //! through random interleavings.
 //!
-//! It is worse than reality may be: both daemons serve at once, as when a paused holder wakes up,
-//! and each may decide now and act much later. What must hold all the same:
-//! no eligible post is lost, nothing outside interval and ACL is surfaced, and no post twice; and
-//! of a
-//! lifecycle that was retired no row is left, whichever daemon was in the middle of writing one.
+//! It is harsher than a real space: both daemons serve at once, as when a paused holder wakes up,
+//! and each may decide now and act much later. In spite of that: no eligible post is lost, nothing
+//! outside interval and ACL is surfaced, no post is surfaced twice, and no row of a retired
+//! lifecycle is left, whichever daemon was writing one.
 
 #![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
 
@@ -28,7 +27,7 @@ use space::{Post, Space};
 
 const ACTORS: [&str; 3] = ["alice", "bob", "carol"];
 
-/// How far the manager has come with a retirement.
+/// How far the manager is with a retirement.
 #[derive(Debug, Clone)]
 enum Retiring {
     Narrowed,
@@ -46,11 +45,11 @@ struct Cluster {
     /// Deliveries that agents showed, in order.
     surfaced: BTreeMap<Lifecycle, Vec<u64>>,
     seen: BTreeMap<Lifecycle, BTreeSet<(String, String)>>,
-    /// Posts that a verdict released, or denied for a good reason, at the moment it was made.
+    /// Posts that a verdict released, or rightly denied, at the moment it was made.
     released: BTreeSet<(Lifecycle, u64)>,
     excused: BTreeSet<(Lifecycle, u64)>,
     retiring: [Option<Retiring>; 3],
-    /// Lifecycles of which a crash left a row without its second look at the ACL.
+    /// Lifecycles of which a crash left a row without its second ACL read.
     strays: BTreeSet<Lifecycle>,
 }
 
@@ -101,7 +100,7 @@ impl Cluster {
         let space = &mut self.space;
         match op {
             Op::Post { by, id, mention } => {
-                // Ids repeat between senders and never within one; one in four posts has none.
+                // Ids repeat between senders, never within one; one in four posts has none.
                 let nth = space.posts.iter().filter(|p| p.sender.actor() == ACTORS[by]).count();
                 let id = if id == 0 { String::new() } else { format!("m{nth}") };
                 space.posts.push(Post {
@@ -124,7 +123,7 @@ impl Cluster {
             Op::Leave { daemon, who } => {
                 self.daemons[daemon].start_leave(space, &self.channel, &self.members[who]);
             }
-            // A retirement holds the name, so nobody changes the row beside it.
+            // A retirement holds the name, so nobody else changes the row.
             Op::Narrow { who, .. } if self.retiring[who].is_some() => {}
             Op::Narrow { who, to } => {
                 self.set_acl(who, [&["team"][..], &["other"], &[]][to], false);
@@ -172,7 +171,7 @@ impl Cluster {
         }
     }
 
-    /// Every lane ends, and the next start corrects what CHAT contradicts.
+    /// Every lane ends, and the next start corrects the rows that CHAT contradicts.
     fn fall_back(&mut self, by: usize) {
         for daemon in 0..2 {
             self.crash(daemon);
@@ -195,11 +194,11 @@ impl Cluster {
 
     fn crash(&mut self, daemon: usize) {
         self.strays.extend(self.daemons[daemon].unseen());
-        // What was on the wire of a dead process has arrived before anybody takes its place.
+        // Writes in flight of a dead process have arrived before another takes its place.
         while self.daemons[daemon].arrive(&mut self.space) {}
         self.daemons[daemon].restart(&self.space);
         for retiring in self.retiring.iter_mut().flatten() {
-            // Its request died with the daemon, and the manager asks again.
+            // Its request is lost with the daemon, so the manager asks again.
             if matches!(retiring, Retiring::Asked { daemon: asked } if *asked == daemon) {
                 *retiring = Retiring::Narrowed;
             }
@@ -239,9 +238,8 @@ impl Cluster {
         self.retiring[who] = Some(next);
     }
 
-    /// Retirements under way are completed while whoever is in the middle of a change sleeps on;
-    /// only
-    /// then everybody wakes up, late, and does what it had decided.
+    /// Retirements in progress are completed while every process in the middle of a change sleeps.
+    /// Only then they wake up, late, and do what they had decided.
     fn wake_late(&mut self) {
         for who in 0..ACTORS.len() {
             while self.retiring[who].is_some()
@@ -262,8 +260,8 @@ impl Cluster {
         }
     }
 
-    /// A plan is compared with every interval that ever was. One is excused only when the bucket's
-    /// history has forgotten where it ended.
+    /// Compares a plan with every interval that ever was. A miss is excused only if the bucket's
+    /// history no longer has the interval's end.
     fn plan_post(&mut self, daemon: usize, again: bool) -> bool {
         let (space, excused) = (&self.space, &mut self.excused);
         let mut truth = |seq: u64, plan: &Plan| {
@@ -292,7 +290,7 @@ impl Cluster {
         self.daemons[daemon].plan_post(space, again, &mut truth)
     }
 
-    /// A verdict is compared with the truth at the moment it is made.
+    /// Compares a verdict with the truth at the moment it is made.
     fn judge(&mut self, daemon: usize, again: bool) -> bool {
         let (space, released, excused) = (&self.space, &mut self.released, &mut self.excused);
         let mut truth = |at: usize, verdict: Verdict| {
@@ -351,7 +349,7 @@ impl Cluster {
         true
     }
 
-    /// Everything that waits is worked off by a freshly started daemon.
+    /// A newly started daemon processes the whole backlog.
     fn settle(&mut self) {
         self.wake_late();
         self.check_every_writer_has_cleaned_up();
@@ -371,9 +369,8 @@ impl Cluster {
         }
     }
 
-    /// Nobody who wrote a row of a retired lifecycle needs the next start to take it back, unless
-    /// it
-    /// crashed.
+    /// Whoever wrote a row of a retired lifecycle has taken it back without the next start, unless
+    /// it crashed.
     fn check_every_writer_has_cleaned_up(&self) {
         for (member, retiring) in self.members.iter().zip(&self.retiring) {
             if retiring.is_some() && !self.strays.contains(member) {
@@ -384,14 +381,14 @@ impl Cluster {
     }
 
     /// A row of a retired lifecycle was in the inventory, or its writer took it back (INV-3). One
-    /// that
-    /// a crash left half-written went when the next daemon looked at it.
+    /// that a crash left half-written was removed when the next daemon saw it.
     fn check_no_row_is_left(&self) {
         for (member, retiring) in self.members.iter().zip(&self.retiring) {
             if retiring.is_some() {
                 assert!(self.space.acls[member].retired, "the tombstone is final");
                 let mut rows = self.space.rows_of(member);
-                // Closed, it gets no copy; one that came before is removed with it (RDR-7).
+                // A closed row gets no copies; one made earlier is removed together with it
+                // (RDR-7).
                 let open = |c: &Channel| {
                     self.space.read_member(c, member).membership.is_some_and(|r| r.is_open())
                 };
@@ -432,7 +429,7 @@ impl Cluster {
     }
 }
 
-/// A daemon lists every row that there is at that moment.
+/// A daemon must list every row that exists at that moment.
 fn inventory(daemon: &mut Daemon, space: &Space, member: &Lifecycle) -> Option<Vec<Channel>> {
     let listed = daemon.inventory(space, member)?;
     let rows = space.rows_of(member);

@@ -1,4 +1,4 @@
-//! What happens to the space: the operations that a run is made of, and how they are chosen.
+//! The operations that a run is made of, and how they are chosen.
 
 use proptest::prelude::*;
 
@@ -68,9 +68,9 @@ pub(crate) enum Op {
         daemon: usize,
         lose_ack: bool,
     },
-    /// A post goes all the way, with everything before it.
+    /// A post, and everything before it, is delivered.
     Flow,
-    /// CHAT loses its newest posts, as when an older copy of it is put back; the buckets keep
+    /// CHAT loses its newest posts, as when an older copy of it is restored; the buckets keep
     /// theirs.
     FallBack {
         by: usize,
@@ -114,14 +114,14 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A step of a change under way; the broker leaves one in five without an answer.
+/// A step of a change in progress; the broker leaves one in five without an answer.
 fn go_on() -> impl Strategy<Value = Op> {
     let fault = prop_oneof![Just(Fault::LostRequest), Just(Fault::LostAnswer), Just(Fault::Late)];
     (0_usize..2, 0_usize..3, proptest::option::weighted(0.2, fault))
         .prop_map(|(daemon, nth, fault)| Op::GoOn { daemon, nth, fault })
 }
 
-/// Changes of memberships and what races them, and little else.
+/// Mostly changes of memberships, and what races with them.
 pub(crate) fn membership_op() -> impl Strategy<Value = Op> {
     let (daemon, who) = (0_usize..2, 0_usize..3);
     prop_oneof![
@@ -139,7 +139,7 @@ pub(crate) fn membership_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// One member that joins and leaves over and over, while posts are judged and its ACL changes.
+/// One member that joins and leaves repeatedly, while posts are judged and its ACL changes.
 pub(crate) fn one_member_op() -> impl Strategy<Value = Op> {
     let daemon = prop::bool::weighted(0.1).prop_map(usize::from);
     let narrow = (1_usize..2, prop_oneof![3 => Just(0_usize), 1 => Just(2_usize)]);
@@ -156,9 +156,8 @@ pub(crate) fn one_member_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Most runs end nobody. Some end one lifecycle half-way: at once, as when another root buried it,
-/// or
-/// step by step among everything else.
+/// Most runs retire nobody. Some retire one lifecycle half-way: at once, as when another root does
+/// it, or step by step among everything else.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let step = (op(), prop::bool::weighted(0.2), 0_usize..2);
     (

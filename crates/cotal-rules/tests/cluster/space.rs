@@ -61,7 +61,7 @@ pub(crate) struct Space {
     pub(crate) acls: BTreeMap<Lifecycle, AclRow>,
     pub(crate) members: BTreeMap<(Channel, Lifecycle), Membership>,
     pub(crate) intervals: Vec<Interval>,
-    /// The highest generation of each key that was ever closed, since the manager last deleted it.
+    /// The highest generation of each key that was closed since the manager last deleted the key.
     left: BTreeMap<(Channel, Lifecycle), u64>,
     /// Posts that `fanout` has acked.
     pub(crate) routed: HashSet<u64>,
@@ -102,7 +102,7 @@ impl Space {
         Acl::of(self.acls.get(member))
     }
 
-    /// A confused deputy stores a `PubAck` over a row: what is true does not change.
+    /// Somebody stores a `PubAck` over a row; the row in force does not change.
     pub(crate) fn garble(&mut self, is_acl: bool, key: &str) {
         let there = self.log.iter().any(|change| change.is_acl == is_acl && change.key == key);
         if there {
@@ -111,13 +111,14 @@ impl Space {
         }
     }
 
-    /// The revision of whatever is stored under a member key.
+    /// The revision of the value stored under a member key.
     fn key_revision(&self, key: &str) -> u64 {
         let last = self.log.iter().rev().find(|change| !change.is_acl && change.key == key);
         last.map_or(0, |change| change.revision)
     }
 
-    /// What a leader-served read finds: the last valid row, under the revision to replace.
+    /// What a read from the leader finds: the last valid row, with the revision that a write must
+    /// replace.
     pub(crate) fn read_member(&self, channel: &Channel, member: &Lifecycle) -> Stored {
         let revision = self.key_revision(&member_key(channel, member));
         let row = self.members.get(&(channel.clone(), member.clone()));
@@ -125,7 +126,7 @@ impl Space {
         Stored { membership, revision }
     }
 
-    /// A compare-and-set; gives the revision unless another one is stored.
+    /// A compare-and-set; returns the new revision, or none if another one is stored.
     pub(crate) fn write_member(
         &mut self,
         channel: &Channel,
@@ -141,7 +142,7 @@ impl Space {
         };
         let revision = self.append(false, key, Some(serde_json::to_vec(row).unwrap()));
         self.note_interval(row);
-        // A refused rejoin that is taken back was never a membership.
+        // A rejoin that was refused and taken back never was a membership.
         self.intervals.retain(|held| {
             let same = held.channel == *channel && held.member == *member;
             !same || held.generation <= row.generation
@@ -178,7 +179,7 @@ impl Space {
         }
     }
 
-    /// CHAT ends `by` posts earlier, and with it what was made of them; gives its last sequence.
+    /// CHAT loses its last `by` posts, and the copies made of them; returns its last sequence.
     pub(crate) fn fall_back(&mut self, by: usize) -> u64 {
         self.posts.truncate(self.posts.len().saturating_sub(by));
         let last = self.last_seq();
@@ -191,8 +192,8 @@ impl Space {
             }
             self.inbox.push(entry);
         }
-        // Keys name posts, and the ids of lost posts are given out again. A copy of DLV is of an
-        // entry.
+        // Keys name posts, and the sequences of lost posts are given out again. A copy in DLV
+        // belongs to an entry of INBOX.
         self.inbox_keys = self.inbox.iter().filter_map(|entry| self.key_of(entry)).collect();
         self.dlv_keys.retain(|key| self.inbox_keys.contains(key));
         for copies in self.dlv.values_mut() {
@@ -205,7 +206,7 @@ impl Space {
         last
     }
 
-    /// The manager's delete, whatever stands there.
+    /// The manager's delete, whatever is stored.
     pub(crate) fn drop_member(&mut self, channel: &Channel, member: &Lifecycle) {
         let key = member_key(channel, member);
         if self.read_member(channel, member).membership.is_some() {
@@ -214,7 +215,7 @@ impl Space {
         }
     }
 
-    /// Every channel of which the lifecycle has a row.
+    /// Every channel on which the lifecycle has a row.
     pub(crate) fn rows_of(&self, member: &Lifecycle) -> Vec<Channel> {
         let own = self.members.keys().filter(|(_, of)| of == member);
         own.map(|(channel, _)| channel.clone()).collect()

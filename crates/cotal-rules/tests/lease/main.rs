@@ -1,10 +1,10 @@
 //! The lease keeper over every interleaving of two and three daemons.
 //!
-//! Each exploration visits every state that its faults and its horizon allow. In every state:
-//! at most one daemon may serve, and it serves under a row of its own that stands in the bucket;
-//! the model itself refuses a write that replaces another run's row, an operation beside another,
-//! and `ready` without bound responders. From every state that is sampled, once the faults end, the
-//! space is served again as long as anybody wants to.
+//! Each exploration visits every state that its faults and its horizon allow. In every state at
+//! most one daemon may serve, and its own row is in the bucket. The model itself refuses a write
+//! that replaces another run's row, an operation beside another, and `ready` without bound
+//! responders. From every sampled state, once the faults end, the space is served again as long as
+//! anybody wants to.
 #![allow(clippy::print_stdout, reason = "the size of what was explored is part of the result")]
 #![expect(clippy::unwrap_used, reason = "a model that cannot go on has failed its test")]
 #![expect(clippy::print_stdout, reason = "how much was explored is what the test proves")]
@@ -59,7 +59,8 @@ fn check(world: &World) {
     }
 }
 
-/// From here on nothing fails any more: whatever can happen happens, in order, and time runs.
+/// From here on nothing fails any more: everything that can happen happens, in order, and time
+/// passes.
 fn settle(mut world: World) {
     world.faults = NONE;
     let wanted = |world: &World| world.daemons.iter().any(|d| !d.told_to_stop && !d.killed);
@@ -97,7 +98,7 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// Visits every reachable state, and settles every `sample`th.
+/// Visits every reachable state, and settles every `sample`th one.
 fn explore(daemons: u8, horizon: i64, faults: Faults, sample: usize) {
     let mut seen = HashSet::new();
     let mut open = vec![World::new(daemons, faults)];

@@ -1,9 +1,9 @@
-//! A broker with one key and several daemons, small enough to try everything.
+//! A broker with one key and several daemons, small enough to explore every state.
 //!
-//! Time runs in whole units of [`UNIT`] and passes while nobody has anything to do; within a unit
-//! every order is tried. The broker may expire a row any time after its end, an operation may be
-//! lost before or after it was performed, a process may be paused for any time, and what a process
-//! sent that gave up on it, was paused or was killed may still arrive any time later.
+//! Time passes in whole units of [`UNIT`] while nobody has anything to do; within a unit every
+//! order is tried. The broker may expire a row any time after its end, an operation may be lost
+//! before or after it was performed, a process may be paused for any time, and operations of a
+//! process that stopped waiting, was paused or was killed may still arrive any time later.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ pub(crate) struct Stored {
     at: i64,
 }
 
-/// An operation on its way to the broker.
+/// An operation in flight to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Create { run: Run },
@@ -68,11 +68,11 @@ pub(crate) struct Daemon {
     watch: VecDeque<Watched>,
 }
 
-/// What a watch has to tell.
+/// What a watch reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Watched {
     Value(Option<Value>, u8),
-    /// The bucket is another one now.
+    /// The bucket was replaced.
     Recreated,
 }
 
@@ -85,9 +85,9 @@ pub(crate) struct Faults {
     pub(crate) garble: bool,
     pub(crate) stop: bool,
     pub(crate) kill: bool,
-    /// The bucket is deleted and created again. A write that names a revision of the old one does
-    /// not meet the same number in the new one: the broker could not tell them apart, so here the
-    /// model is kinder than it.
+    /// The bucket is deleted and created again. In the model, a write that names a revision of the
+    /// old bucket never matches one of the new bucket. A real broker could not tell equal numbers
+    /// apart, so here the model is kinder than the broker.
     pub(crate) recreate: bool,
 }
 
@@ -167,7 +167,7 @@ impl Daemon {
         }
     }
 
-    /// Whether it has not heard yet that its bucket is gone; until then it cannot know.
+    /// Whether it has not been told yet that its bucket is gone; until then it cannot know.
     pub(crate) fn is_deceived(&self) -> bool {
         self.watch.contains(&Watched::Recreated)
     }
@@ -182,7 +182,7 @@ impl Daemon {
     }
 
     /// Whether nothing waits for this process, so that time may pass. What takes longer than a unit
-    /// is a fault: an answer that is lost, or a process that is paused.
+    /// is a fault: a lost answer, or a paused process.
     fn rests(&self, now: i64) -> bool {
         let due = self.keeper.deadline().is_some_and(|due| due <= now);
         let waits = self.op.is_some() || self.answer.is_some() || !self.watch.is_empty();
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Gives a keeper an input and takes its effects.
+    /// Gives a keeper an input and performs its effects.
     fn give(&mut self, at: usize, input: Input) {
         let daemon = &mut self.daemons[at];
         for effect in daemon.keeper.on(input, self.now) {
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// What a process that is gone had sent may still arrive.
+    /// Operations that a dead process had sent may still arrive.
     fn bury(&mut self, at: usize) {
         let daemon = &mut self.daemons[at];
         let op = daemon.op.take().filter(|op| *op != Op::Read);
@@ -263,7 +263,7 @@ impl World {
         revision
     }
 
-    /// The broker performs an operation. Whatever a write replaces must be its writer's own.
+    /// The broker performs an operation. A write may only replace its writer's own row.
     fn perform(&mut self, op: Op) -> Answer {
         let current = self.row.map(|row| row.revision);
         let own = |run: Run, value: Value| match value {
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Everything that may happen now.
+    /// Every action that may happen now.
     pub(crate) fn actions(&self, horizon: i64) -> Vec<Action> {
         let mut actions = Vec::new();
         let faults = self.faults;
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    /// A host opens a lane again that closed without being asked to.
+    /// A host reopens a lane that closed without being asked to.
     pub(crate) fn reopen(&mut self, at: usize) {
         let run = self.next_run;
         self.next_run += 1;
@@ -474,7 +474,7 @@ fn input(answer: Answer) -> Input {
         Answer::Written(Err(())) => Input::Written(Err(Failure::Conflict)),
         Answer::Unanswered { read: false } => Input::Written(Err(Failure::Unanswered)),
         Answer::Unanswered { read: true } => Input::Read(Err(Failure::Unanswered)),
-        // A marker is gone after a second: an absence carries no revision.
+        // A marker is gone after a second, so an absence carries no revision.
         Answer::Read(row, bucket) => {
             let absent = Found::Absent { revision: 0 };
             let found = row.map_or(absent, |(value, revision)| found(Some(value), revision));
