@@ -374,6 +374,11 @@ impl Endpoint {
         &self.inner.live
     }
 
+    /// Whether a join hands out history.
+    pub(crate) fn backfills(&self) -> bool {
+        self.inner.options.backfill
+    }
+
     pub(crate) fn history_turn(&self) -> Arc<Mutex<()>> {
         Arc::clone(&self.inner.history)
     }

@@ -16,8 +16,10 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::copy;
+use crate::copy::{self, Copy};
+use crate::incoming::Incoming;
 use crate::notice::Notice;
+use crate::place::Source;
 use crate::settings::Replay;
 use crate::sink::Sink;
 
@@ -32,13 +34,18 @@ const TURN: Duration = Duration::from_secs(1);
 
 /// Why a history read ended early.
 #[derive(Debug, thiserror::Error)]
-enum HistoryError {
+#[non_exhaustive]
+pub enum HistoryError {
+    /// The channel's replay window does not read.
     #[error("the replay window {0:?} is not one: write for example 24h")]
     Window(String),
+    /// The broker stopped answering.
     #[error("nothing came for {SILENCE:?}")]
     Silence,
+    /// The read was cut off.
     #[error(transparent)]
     Pull(#[from] PullError),
+    /// The broker refused, or was not reached.
     #[error(transparent)]
     Nats(#[from] NatsError),
 }
@@ -77,40 +84,78 @@ impl HistoryRead {
     }
 
     async fn read(&self) -> Result<(), HistoryError> {
-        let Some(config) = self.config()? else {
+        let Some(mut consumer) = self.open().await? else {
             return Ok(());
         };
-        let chat = self.space.chat_stream();
-        if self.create(&chat, &config).await? == 0 {
-            return Ok(());
-        }
-        let max_bytes = PAGE_BYTES.max(self.connection.max_payload() * 2);
-        let options = PullOptions { batch: PAGE, max_bytes, ..PullOptions::default() };
-        let mut consumer =
-            PullConsumer::open(&self.connection, &chat, &config.name, options).await?;
         loop {
-            let page = consumer.next_batch(PAGE, SILENCE).await?;
-            if page.is_empty() {
-                return Err(HistoryError::Silence);
-            }
-            let mut done = false;
-            for post in page {
-                let found = self.space.parse_chat(&post.subject);
-                if found.is_none_or(|(_, channel)| channel != self.channel) {
-                    continue;
-                }
-                done = post.pending == 0;
-                let seq = Some(post.stream_seq);
-                // A forged or garbled post in the stream is nobody's history.
-                if let Ok(copy) = copy::post(&self.space, &post.subject, post.payload, seq) {
-                    self.sink.backfilled(copy).await;
-                }
+            let (copies, done) = self.page(&mut consumer).await?;
+            for copy in copies {
+                self.sink.backfilled(copy).await;
             }
             if done {
                 consumer.close().await;
                 return Ok(());
             }
         }
+    }
+
+    /// Hands every post to `each`, the oldest first, also those of the agent itself.
+    pub(crate) async fn tell(self, mut each: impl FnMut(Incoming)) -> Result<(), HistoryError> {
+        let turn = Arc::clone(&self.turn);
+        let _turn = turn.lock().await;
+        let told = async {
+            let Some(mut consumer) = self.open().await? else {
+                return Ok(());
+            };
+            loop {
+                let (copies, done) = self.page(&mut consumer).await?;
+                for copy in copies {
+                    each(Incoming::new(copy, Source::Backfilled, false, None));
+                }
+                if done {
+                    consumer.close().await;
+                    return Ok(());
+                }
+            }
+        };
+        let told = told.await;
+        let name = self.space.chathist_consumer(&self.own);
+        let _ = self.connection.delete_consumer(&self.space.chat_stream(), &name).await;
+        told
+    }
+
+    /// The consumer of the read; `None` when there is nothing to read.
+    async fn open(&self) -> Result<Option<PullConsumer>, HistoryError> {
+        let Some(config) = self.config()? else {
+            return Ok(None);
+        };
+        let chat = self.space.chat_stream();
+        if self.create(&chat, &config).await? == 0 {
+            return Ok(None);
+        }
+        let max_bytes = PAGE_BYTES.max(self.connection.max_payload() * 2);
+        let options = PullOptions { batch: PAGE, max_bytes, ..PullOptions::default() };
+        Ok(Some(PullConsumer::open(&self.connection, &chat, &config.name, options).await?))
+    }
+
+    /// The next posts, and whether they are the last.
+    async fn page(&self, consumer: &mut PullConsumer) -> Result<(Vec<Copy>, bool), HistoryError> {
+        let page = consumer.next_batch(PAGE, SILENCE).await?;
+        if page.is_empty() {
+            return Err(HistoryError::Silence);
+        }
+        let (mut copies, mut done) = (Vec::new(), false);
+        for post in page {
+            let found = self.space.parse_chat(&post.subject);
+            if found.is_none_or(|(_, channel)| channel != self.channel) {
+                continue;
+            }
+            done = post.pending == 0;
+            let seq = Some(post.stream_seq);
+            // A forged or garbled post in the stream is nobody's history.
+            copies.extend(copy::post(&self.space, &post.subject, post.payload, seq).ok());
+        }
+        Ok((copies, done))
     }
 
     /// Creates the consumer, or waits for the turn of another process; returns how much it holds.

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backstop::{Backstop, Shortfall};
 use crate::control::{ControlError, Liveness};
 use crate::endpoint::Endpoint;
-use crate::history::HistoryRead;
+use crate::history::{HistoryError, HistoryRead};
+use crate::incoming::Incoming;
 use crate::live::LivePump;
 use crate::settings::{self, Replay, Settings};
 use crate::wanted;
@@ -39,6 +40,12 @@ pub struct JoinState {
     pub live: Live,
     /// The durable half.
     pub backstop: Backstop,
+    /// What the channel's config asks of its members.
+    pub instructions: Option<String>,
+    /// The history that the channel's config shows to whoever joins. [`Endpoint::next`] hands it
+    /// out, or, with [`EndpointOptions::backfill`](crate::EndpointOptions::backfill) off,
+    /// [`Endpoint::history`] reads it.
+    pub replay: Replay,
 }
 
 impl fmt::Display for JoinState {
@@ -119,8 +126,12 @@ impl Endpoint {
     pub async fn join(&self, channel: &Channel) -> JoinState {
         let live = self.listen(channel).await;
         let settings = settings::read(self.connection(), self.space(), channel).await;
-        if let (Live::Active, Ok(settings)) = (&live, &settings) {
-            self.backfill(channel, settings.replay.clone()).await;
+        let (instructions, replay) = settings.as_ref().map_or_else(
+            |_| (None, Replay::Off),
+            |settings| (settings.instructions.clone(), settings.replay.clone()),
+        );
+        if matches!(live, Live::Active) && self.backfills() {
+            self.backfill(channel, replay.clone()).await;
         }
         let backstop = match settings {
             Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
@@ -131,7 +142,7 @@ impl Endpoint {
             Backstop::Unestablished(why) if why.is_retried() => self.wanted().insert(channel),
             _ => self.wanted().remove(channel),
         }
-        JoinState { channel: channel.clone(), live, backstop }
+        JoinState { channel: channel.clone(), live, backstop, instructions, replay }
     }
 
     /// The live half of a join alone. A subscription that stands already is left as it is.
@@ -167,7 +178,31 @@ impl Endpoint {
             Some(token) => token.child_token(),
             None => CancellationToken::new(),
         };
-        let read = HistoryRead {
+        self.tasks().spawn(self.history_read(channel, replay, token).run());
+    }
+
+    /// Hands what `replay` asks for of a channel's history to `each`, the oldest post first, also
+    /// the agent's own. Nothing of it is to be acked.
+    ///
+    /// # Errors
+    /// When the broker denies it, is not reached, or stops answering; what was read until then has
+    /// been handed over.
+    pub async fn history(
+        &self,
+        channel: &Channel,
+        replay: Replay,
+        each: impl FnMut(Incoming),
+    ) -> Result<(), HistoryError> {
+        self.history_read(channel, replay, CancellationToken::new()).tell(each).await
+    }
+
+    fn history_read(
+        &self,
+        channel: &Channel,
+        replay: Replay,
+        token: CancellationToken,
+    ) -> HistoryRead {
+        HistoryRead {
             channel: channel.clone(),
             replay,
             connection: self.connection().clone(),
@@ -176,8 +211,7 @@ impl Endpoint {
             sink: self.sink().clone(),
             token,
             turn: self.history_turn(),
-        };
-        self.tasks().spawn(read.run());
+        }
     }
 
     /// Leaves a channel: ends the live subscription, and the durable membership if there is one.
@@ -246,7 +280,8 @@ mod tests {
 
     fn state(live: Live, backstop: Backstop) -> String {
         let channel = Channel::parse("team.backend").unwrap();
-        JoinState { channel, live, backstop }.to_string()
+        let (instructions, replay) = (None, Replay::Off);
+        JoinState { channel, live, backstop, instructions, replay }.to_string()
     }
 
     #[test]

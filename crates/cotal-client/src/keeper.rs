@@ -46,6 +46,8 @@ pub(crate) struct Keeper {
     told: Option<LeaseCondition>,
     /// Whether a drop was told; the first connect may be heard of too and is no news.
     dropped: bool,
+    /// Whether a refused credential was told since the connection was last up.
+    refused: bool,
 }
 
 impl Keeper {
@@ -67,6 +69,7 @@ impl Keeper {
             bound,
             told: None,
             dropped: false,
+            refused: false,
         }
     }
 
@@ -95,19 +98,19 @@ impl Keeper {
     }
 
     async fn on_connection(&mut self, event: ConnEvent) {
-        let refused = |reason: &str| Notice::CredentialRefused { reason: reason.to_owned() };
         match event {
             ConnEvent::Connected if self.dropped => self.welcome_back().await,
             ConnEvent::Connected => self.check_lease(false).await,
             ConnEvent::Disconnected => {
-                self.dropped = true;
-                self.sink.notify(Notice::Disconnected);
+                if !std::mem::replace(&mut self.dropped, true) {
+                    self.sink.notify(Notice::Disconnected);
+                }
             }
-            ConnEvent::AuthExpired => self.sink.notify(refused("it has expired")),
-            ConnEvent::AuthRevoked => self.sink.notify(refused("it was revoked")),
-            ConnEvent::AuthViolation => self.sink.notify(refused("it is not authorized")),
+            ConnEvent::AuthExpired => self.refused("it has expired"),
+            ConnEvent::AuthRevoked => self.refused("it was revoked"),
+            ConnEvent::AuthViolation => self.refused("it is not authorized"),
             ConnEvent::CredsUnusable => {
-                self.sink.notify(refused("it is expired or unreadable and was not presented"));
+                self.refused("it is expired or unreadable and was not presented");
             }
             // Live copies are taken off their subscription at once, so that no buffer below fills.
             ConnEvent::SlowConsumer(_)
@@ -116,6 +119,13 @@ impl Keeper {
             | ConnEvent::ServerError(_)
             | ConnEvent::RedialFailed(_)
             | ConnEvent::Closed => {}
+        }
+    }
+
+    /// Every dial is refused anew; it is told once, until the connection is back.
+    fn refused(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.refused, true) {
+            self.sink.notify(Notice::CredentialRefused { reason: reason.to_owned() });
         }
     }
 
@@ -128,6 +138,7 @@ impl Keeper {
             return;
         }
         self.dropped = false;
+        self.refused = false;
         self.wanted.hurry();
         self.missed.hurry();
         self.sink.notify(Notice::Reconnected);

@@ -117,6 +117,7 @@ pub use cotal_wire::{
     Channel, ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role, Space, Timer,
 };
 pub use endpoint::{ConnectError, Endpoint, Waiting};
+pub use history::HistoryError;
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
 pub use incoming::{AckError, Event, Incoming};
@@ -127,6 +128,7 @@ pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
 pub use results::{RequestOutcome, ResultError, WaitError};
 pub use send::{Draft, MAX_ID, Posted, RETRY_WITHIN, SendError};
+pub use settings::Replay;
 pub use timers::{Fired, TimerError, Timers};
 
 /// The guide's code, compiled with this crate's tests.

@@ -78,6 +78,8 @@ pub struct EndpointOptions {
     pub receive: bool,
     /// Whether the agent shows up as present.
     pub presence: bool,
+    /// Whether a join hands out the history that the channel shows to whoever joins it.
+    pub backfill: bool,
     /// How long a control request waits for its reply.
     pub request_timeout: Duration,
     /// How long closing waits for each thing that must end.
@@ -96,6 +98,7 @@ impl EndpointOptions {
             tls: TlsMode::Plain,
             receive: true,
             presence: true,
+            backfill: true,
             request_timeout: REQUEST_TIMEOUT,
             grace: GRACE,
             prefetch: PREFETCH,
@@ -132,6 +135,21 @@ impl EndpointOptions {
     pub fn send_only(mut self) -> Self {
         self.receive = false;
         self.presence = false;
+        self
+    }
+
+    /// Hands out no history on a join: for whoever reads it with
+    /// [`Endpoint::history`](crate::Endpoint::history).
+    #[must_use]
+    pub fn without_backfill(mut self) -> Self {
+        self.backfill = false;
+        self
+    }
+
+    /// Shows up as present, also where it reads nothing.
+    #[must_use]
+    pub fn present(mut self) -> Self {
+        self.presence = true;
         self
     }
 

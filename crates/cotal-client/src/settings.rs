@@ -12,12 +12,14 @@ use cotal_wire::{Channel, Space};
 pub(crate) struct Settings {
     pub(crate) class: DeliveryClass,
     pub(crate) replay: Replay,
+    pub(crate) instructions: Option<String>,
 }
 
 /// What history a joiner is shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Replay {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Replay {
     /// None: no config asks for it.
+    #[default]
     Off,
     /// Whatever the channel stream still holds.
     All,
@@ -65,7 +67,9 @@ fn resolve(channel: Option<&ChannelConfig>, defaults: Option<&ChannelConfig>) ->
     let both = || [channel, defaults].into_iter().flatten();
     let replay = both().find_map(|config| config.replay).unwrap_or(false);
     let window = both().find_map(|config| config.replay_window.as_deref());
+    let instructions = both().find_map(|config| config.instructions.clone());
     Settings {
+        instructions: instructions.filter(|text| !text.trim().is_empty()),
         class: delivery_class(channel, defaults),
         replay: match (replay, window) {
             (false, _) => Replay::Off,

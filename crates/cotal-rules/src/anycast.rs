@@ -322,11 +322,20 @@ pub enum CancelStep {
     Unknown,
 }
 
-/// Decides a cancel.
+/// Decides a cancel. A request that its holder has given back, or whose holder `is_gone` for good,
+/// is nobody's: it may be taken back as one that was never taken. Should another holder be about to
+/// take it, the revision decides.
 #[must_use]
-pub fn cancel(seen: Seen<'_>, caller: Caller<'_>) -> CancelStep {
+pub fn cancel(seen: Seen<'_>, caller: Caller<'_>, is_gone: bool) -> CancelStep {
     match (seen.current(), seen.request) {
         (Some(row), _) if !caller.owns(seen.seq, &row.sender) => CancelStep::Unknown,
+        (Some(row), Some(request)) if is_let_go(row, is_gone) => {
+            if seen.owes() {
+                return CancelStep::Settle;
+            }
+            let row = seen.row(request, RequestState::Cancelled);
+            CancelStep::Write(RecordWrite { row, expect: seen.expect() })
+        }
         (Some(row), request) => match (&row.holder, row.state) {
             (_, RequestState::Cancelled) if request.is_some() => CancelStep::Delete,
             (_, RequestState::Cancelled) => CancelStep::Cancelled,
@@ -344,6 +353,13 @@ pub fn cancel(seen: Seen<'_>, caller: Caller<'_>) -> CancelStep {
     }
 }
 
+/// Whether nobody has a request any more that somebody took.
+#[must_use]
+pub fn is_let_go(row: &RequestRow, holder_is_gone: bool) -> bool {
+    let returned = row.result.as_ref().is_some_and(|result| result.outcome == Outcome::Returned);
+    row.state == RequestState::Taken && !row.is_finished() && (returned || holder_is_gone)
+}
+
 /// The status of a request, for its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status<'a> {
@@ -355,10 +371,17 @@ pub enum Status<'a> {
     Unknown,
 }
 
-/// Answers a question about the status.
+/// Answers a question about the status. A request whose holder `is_gone` for good waits for another.
 #[must_use]
-pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>) -> Status<'a> {
+pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>, is_gone: bool) -> Status<'a> {
     match (seen.current(), seen.request) {
+        (Some(row), Some(_))
+            if caller.owns(seen.seq, &row.sender)
+                && row.result.is_none()
+                && is_let_go(row, is_gone) =>
+        {
+            Status::Queued
+        }
         (Some(row), _) if caller.owns(seen.seq, &row.sender) => Status::Recorded(row),
         (None, Some(request)) if caller.owns(seen.seq, &request.sender) => Status::Queued,
         _ => Status::Unknown,

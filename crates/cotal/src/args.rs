@@ -48,7 +48,7 @@ pub struct MeshArgs {
     #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = space)]
     pub space: Option<Space>,
     /// The broker's URL; else the one recorded for the space.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "COTAL_SERVER")]
     pub server: Option<String>,
 }
 
@@ -74,7 +74,12 @@ pub struct JsonArg {
     pub json: bool,
 }
 
-/// Reads a space; other characters map to `_`, as in every Cotal client.
+/// Reads a space; other characters map to `_`, as in every Cotal client. What looks like a path is
+/// no name that somebody means.
 pub fn space(text: &str) -> Result<Space, String> {
+    let is_path = text.contains(['/', '\\']) || text.starts_with('.');
+    if is_path || !text.contains(|c: char| c.is_ascii_alphanumeric()) {
+        return Err("a space has a name of letters, digits, _ and -, and this is none".to_owned());
+    }
     Space::from_name(text).map_err(|e| e.to_string())
 }

@@ -1,6 +1,8 @@
 //! The command tree. What a command does is in its own file below `commands`.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsStr;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::args::Global;
 use crate::commands;
@@ -95,6 +97,24 @@ impl Command {
     }
 }
 
+/// The command tree as the process's environment completes it: a variable that is empty is one that
+/// is not set.
+pub fn command() -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    // A daemon and a manager belong to a root: what a shell speaks to is not what they serve.
+    let of_root = |command: clap::Command| command.mut_arg("server", |arg| arg.env(None::<&str>));
+    let command = Cli::command().mut_subcommand("deliver", of_root);
+    without_variables(command.mut_subcommand("manage", of_root), &is_empty)
+}
+
+fn without_variables(command: clap::Command, is_empty: &dyn Fn(&OsStr) -> bool) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.get_env() {
+        Some(name) if is_empty(name) => arg.env(None::<&'static str>),
+        _ => arg,
+    });
+    command.mut_subcommands(|command| without_variables(command, is_empty))
+}
+
 fn after_help() -> String {
     format!(
         "Examples:\n  \
@@ -112,13 +132,161 @@ fn after_help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::FromArgMatches as _;
 
     use super::*;
 
     #[test]
     fn the_command_tree_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    const NASTY: &[&str] = &[
+        "",
+        " ",
+        "-",
+        "--",
+        "---",
+        "-x",
+        "- a bullet",
+        "--as",
+        "--as=",
+        "--json=1",
+        "--help",
+        "-h",
+        "=",
+        "0",
+        "-1",
+        "1",
+        "18446744073709551615",
+        "18446744073709551616",
+        "1e309",
+        "NaN",
+        "a",
+        "A.B",
+        "a.b",
+        "a.>",
+        ">",
+        "*",
+        "a..b",
+        ".a",
+        "a.",
+        "..",
+        "../x",
+        "/",
+        "\\",
+        "a b",
+        "a\nb",
+        "\t",
+        "\0",
+        "\u{1b}[2J",
+        "\u{202e}abc",
+        "grüße",
+        "日本語",
+        "🦀",
+        "\u{feff}",
+        "é",
+        "%s",
+        "$(id)",
+        "'",
+        "\"",
+        "{",
+        "[]",
+        "null",
+        "nats://",
+        "tls://h",
+        "nats://[::1]:4222",
+        "://",
+        "99999999999999999999d",
+        "1h",
+        "-5s",
+        "0s",
+        "2026-12-01T08:00:00Z",
+        "9999-99-99T99:99:99Z",
+        "local.alice",
+        "local.",
+        ".alice",
+        "LOCAL.Alice",
+        "wf.run.1.step",
+        "wf.run.99999999999999999999.s",
+        "durable",
+        "live",
+        "true",
+        "bash",
+        "human",
+        "json",
+    ];
+
+    /// A small generator: the same numbers in every run.
+    struct Draws(u64);
+
+    impl Draws {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(self.0 >> 33).unwrap() % bound
+        }
+    }
+
+    /// Every way to a command that does something, with the names of its options.
+    fn ways(command: &clap::Command, way: &[String]) -> Vec<(Vec<String>, Vec<String>)> {
+        let mut found = Vec::new();
+        let mut options: Vec<String> = command
+            .get_arguments()
+            .filter_map(|arg| arg.get_long().map(|long| format!("--{long}")))
+            .collect();
+        options.push("--root".to_owned());
+        found.push((way.to_vec(), options));
+        for sub in command.get_subcommands() {
+            let way: Vec<_> = way.iter().cloned().chain([sub.get_name().to_owned()]).collect();
+            found.extend(ways(sub, &way));
+        }
+        found
+    }
+
+    /// Whatever is typed is parsed, or refused with a message; nothing panics.
+    #[test]
+    fn no_command_line_panics() {
+        let mut draws = Draws(0x00c0_7a10);
+        let (mut taken, mut refused) = (0, 0);
+        let mut command = command();
+        command.build();
+        for (way, options) in ways(&command, &["cotal".to_owned()]) {
+            for _ in 0..12 {
+                let mut line = way.clone();
+                for _ in 0..draws.below(7) {
+                    let word = match draws.below(5) {
+                        0 | 1 => options[draws.below(options.len())].clone(),
+                        2 => "x".repeat(draws.below(3_000)),
+                        _ => NASTY[draws.below(NASTY.len())].to_owned(),
+                    };
+                    line.push(word);
+                }
+                match command.try_get_matches_from_mut(&line) {
+                    Ok(matches) => {
+                        taken += usize::from(Cli::from_arg_matches(&matches).is_ok());
+                    }
+                    Err(error) => {
+                        assert!(!error.render().to_string().is_empty(), "{line:?}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(taken > 5 && refused > 100, "{taken} taken, {refused} refused");
+    }
+
+    #[test]
+    fn an_empty_variable_is_not_set() {
+        let space = |command: clap::Command| {
+            let post = command.find_subcommand("members").unwrap().clone();
+            let space = post.get_arguments().find(|arg| arg.get_id() == "space").unwrap().clone();
+            space.get_env().is_some()
+        };
+        assert!(space(without_variables(Cli::command(), &|_| false)));
+        assert!(!space(without_variables(Cli::command(), &|name| name == "COTAL_SPACE")));
     }
 
     /// The lease is the only arbiter between hosts.

@@ -2,6 +2,7 @@
 //!
 //! The environment is read here, once.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,6 +41,10 @@ pub struct Context {
     pub log_format: LogFormat,
     /// How long a daemon that was started may take to serve.
     pub serving_within: Duration,
+    /// Which agent a command speaks as that names none.
+    pub agent: Option<String>,
+    /// The creds file of a command that names neither agent nor file.
+    pub creds: Option<PathBuf>,
     root_flag: Option<PathBuf>,
     registry: Option<MeshRegistry>,
 }
@@ -77,6 +82,8 @@ impl Context {
             log_format: global.log_format,
             serving_within: serving_within()?,
             root_flag: global.root.clone(),
+            agent: agent_variable()?,
+            creds: variable("COTAL_CREDS").map(PathBuf::from),
             registry: registry_path().map(MeshRegistry::new),
         })
     }
@@ -170,7 +177,6 @@ impl Context {
 
     /// The broker's program; the search may run programs and fetch, so it has its own thread.
     pub async fn locate_broker(&self, explicit: Option<PathBuf>) -> anyhow::Result<BrokerBinary> {
-        let variable = |name| std::env::var_os(name);
         let cache = cotal_broker::cache_dir(variable("XDG_CACHE_HOME"), variable("HOME"));
         let options = LocateOptions {
             explicit,
@@ -221,11 +227,12 @@ impl Target {
         ConnectOptions::new(&self.server, name, creds.into()).tls(self.tls.clone())
     }
 
-    /// The credential of an agent: `NAME`, or `<owner>.<actor>`.
-    pub fn agent_creds(&self, name: &str) -> anyhow::Result<Creds> {
+    /// The file of an agent's credential: `NAME`, or `<owner>.<actor>`.
+    pub fn agent_file(&self, name: &str) -> anyhow::Result<PathBuf> {
         let principal = principal(name)?;
         let key = SecretKey::new(&self.space, SecretKind::Agent(principal.clone()));
-        let secret = FileStore::new(self.root.clone()).get(&key)?.ok_or_else(|| {
+        let store = FileStore::new(self.root.clone());
+        let secret = store.get(&key)?.ok_or_else(|| {
             let (space, actor) = (&self.space, principal.actor());
             let makes = if principal.owner() == "local" {
                 format!(
@@ -238,7 +245,8 @@ impl Target {
             let message = format!("this root has no credential of {principal} in space {space}{makes}");
             Failure::new(Exit::Absent, message)
         })?;
-        Creds::parse(secret.expose()).with_context(|| format!("the credential of {principal}"))
+        Creds::parse(secret.expose()).with_context(|| format!("the credential of {principal}"))?;
+        Ok(store.path(&key))
     }
 }
 
@@ -258,13 +266,27 @@ pub fn first_space(mesh: &MeshFile) -> anyhow::Result<Space> {
     first.ok_or_else(|| Failure::new(Exit::Absent, "this root has no space: run `cotal up`").into())
 }
 
+/// A variable of the environment; an empty one is not set.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
 fn working_directory() -> anyhow::Result<PathBuf> {
     std::env::current_dir().context("the working directory cannot be read")
 }
 
+fn agent_variable() -> anyhow::Result<Option<String>> {
+    let text = variable("COTAL_AS").map(|text| text.into_string().ok());
+    match text {
+        None => Ok(None),
+        Some(Some(name)) => Ok(Some(name)),
+        Some(None) => Err(Failure::new(Exit::Usage, "COTAL_AS is no UTF-8 text").into()),
+    }
+}
+
 fn serving_within() -> anyhow::Result<Duration> {
     const NAME: &str = "COTAL_SERVING_WITHIN_MS";
-    let Some(text) = std::env::var_os(NAME) else {
+    let Some(text) = variable(NAME) else {
         return Ok(SERVING_WITHIN);
     };
     let told = text.to_str().and_then(|text| text.parse().ok());
@@ -280,7 +302,6 @@ fn registry_path() -> Option<PathBuf> {
 
 /// Where the user's configuration is kept.
 pub fn config_home() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     match variable("XDG_CONFIG_HOME") {
         Some(dir) => Some(PathBuf::from(dir)),
         None => Some(Path::new(&variable("HOME")?).join(".config")),

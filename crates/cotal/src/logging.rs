@@ -20,7 +20,8 @@ const FILTER_VARIABLE: &str = "COTAL_LOG";
 
 /// Refuses a filter that does not read, before anything is done without it.
 pub fn check() -> anyhow::Result<()> {
-    let Some(filter) = std::env::var_os(FILTER_VARIABLE) else {
+    let set = std::env::var_os(FILTER_VARIABLE).filter(|filter| !filter.is_empty());
+    let Some(filter) = set else {
         return Ok(());
     };
     let read = filter.to_str().map(EnvFilter::try_new);
@@ -56,8 +57,10 @@ pub fn to_file_and_stderr(path: &Path, format: LogFormat) -> io::Result<()> {
 
 /// The client library's own lines name no space, and whatever they tell `cotal-nats` classifies.
 fn filter(default: &str) -> EnvFilter {
-    EnvFilter::try_from_env(FILTER_VARIABLE)
-        .unwrap_or_else(|_| EnvFilter::new(format!("{default},async_nats=off")))
+    let wanted = std::env::var(FILTER_VARIABLE).ok().filter(|filter| !filter.is_empty());
+    wanted
+        .and_then(|filter| EnvFilter::try_new(filter).ok())
+        .unwrap_or_else(|| EnvFilter::new(format!("{default},async_nats=off")))
 }
 
 fn layer<S, W>(format: LogFormat, colours: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>

@@ -22,7 +22,7 @@ mod output;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
-use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _};
+use clap::{ColorChoice, FromArgMatches as _};
 use mimalloc::MiMalloc;
 
 use crate::cli::Cli;
@@ -106,7 +106,7 @@ fn names_a_step(error: &anyhow::Error) -> bool {
 fn parse() -> Result<Cli, clap::Error> {
     let terminals = io::stdout().is_terminal() && io::stderr().is_terminal();
     let colours = if terminals { ColorChoice::Auto } else { ColorChoice::Never };
-    let matches = Cli::command().color(colours).try_get_matches()?;
+    let matches = cli::command().color(colours).try_get_matches()?;
     Cli::from_arg_matches(&matches)
 }
 

@@ -13,6 +13,9 @@ const GREEN: &str = "32";
 const RED: &str = "31";
 const YELLOW: &str = "33";
 
+/// A column is padded to this at most, so that one long cell does not push every line apart.
+const WIDEST_COLUMN: usize = 60;
+
 /// The two streams and whether each takes colours.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
@@ -50,18 +53,11 @@ impl Output {
             self.note(none);
             return Ok(());
         }
-        let rows: Vec<Vec<String>> =
-            rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
-        let mut widths: Vec<usize> = heading.iter().map(|h| h.chars().count()).collect();
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        let heading: Vec<String> = heading.iter().map(|&h| h.to_owned()).collect();
-        self.data(paint(self.colour_out, BOLD, &aligned(&heading, &widths)))?;
-        for row in &rows {
-            self.data(aligned(row, &widths))?;
+        let mut lines = laid_out(heading, rows).into_iter();
+        let heading = lines.next().unwrap_or_default();
+        self.data(paint(self.colour_out, BOLD, &heading))?;
+        for line in lines {
+            self.data(line)?;
         }
         Ok(())
     }
@@ -100,10 +96,31 @@ pub fn told(error: &anyhow::Error) -> String {
     line
 }
 
+/// The heading and the rows of a listing as lines of equally wide columns. Only a cell that is
+/// longer than a column may be wide pushes the rest of its own line.
+fn laid_out(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let heading = heading.iter().map(|&cell| cell.to_owned()).collect();
+    let cells = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows.iter().map(cells)).collect();
+    let mut widths = Vec::new();
+    for row in &rows {
+        widths.resize(row.len().max(widths.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count()).min(WIDEST_COLUMN);
+        }
+    }
+    rows.iter().map(|row| aligned(row, &widths)).collect()
+}
+
 fn aligned(row: &[String], widths: &[usize]) -> String {
-    let cells = row.iter().zip(widths);
-    let line: Vec<String> = cells.map(|(cell, &width)| format!("{cell:<width$}")).collect();
-    line.join("  ").trim_end().to_owned()
+    let mut line = String::new();
+    for (cell, width) in row.iter().zip(widths) {
+        line.push_str(cell);
+        let missing = width.saturating_sub(cell.chars().count());
+        line.extend(std::iter::repeat_n(' ', missing + 2));
+    }
+    line.truncate(line.trim_end().len());
+    line
 }
 
 fn paint(colours: bool, code: &str, text: &str) -> String {
@@ -113,20 +130,45 @@ fn paint(colours: bool, code: &str, text: &str) -> String {
 /// A text of somebody else's as one harmless line: a message must not steer the reader's terminal.
 pub fn plain(text: &str) -> String {
     let harmless = |c: char| {
-        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
+        let steers = c.is_control() || turns_the_line(c);
+        if steers { c.escape_default().to_string() } else { c.to_string() }
     };
     text.chars().map(harmless).collect()
 }
 
+/// Marks that change the direction in which a line is shown, and so what it seems to say.
+fn turns_the_line(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text of somebody else's behind the head of its line. Further lines of it are indented, so that
+/// none can be taken for a message of its own.
+pub fn told_after(head: impl Display, text: &str) -> String {
+    let mut lines = text.split('\n').map(|line| plain_line(line.trim_end_matches('\r')));
+    let mut told = format!("{head} {}", lines.next().unwrap_or_default());
+    for line in lines {
+        told.push_str("\n    ");
+        told.push_str(&line);
+    }
+    told.truncate(told.trim_end().len());
+    told
+}
+
+/// A line whose tabs stay what they are.
+fn plain_line(line: &str) -> String {
+    let cells: Vec<_> = line.split('\t').map(plain).collect();
+    cells.join("\t")
+}
+
 /// The same, with its lines kept apart: for an answer that is as long as its author made it.
 pub fn plain_lines(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(plain).collect();
+    let lines: Vec<_> = text.lines().map(plain_line).collect();
     lines.join("\n")
 }
 
 /// How long ago an instant (Unix milliseconds) was, in its largest unit.
 pub fn age(since_ms: i64) -> String {
-    let seconds = (cotal_manager::clock::unix_millis() - since_ms).max(0) / 1_000;
+    let seconds = cotal_manager::clock::unix_millis().saturating_sub(since_ms).max(0) / 1_000;
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7_199 => format!("{} min", seconds / 60),
@@ -143,6 +185,32 @@ mod tests {
     fn foreign_text_cannot_steer_a_terminal() {
         assert_eq!(plain("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(plain("grüße ✓"), "grüße ✓");
+    }
+
+    #[test]
+    fn the_lines_of_a_message_stay_lines_and_none_looks_like_another_message() {
+        assert_eq!(told_after("12:00 bob:", "a\r\n\tb\n\n"), "12:00 bob: a\n    \tb");
+        let forged = told_after("12:00 bob:", "x\n12:01 carol: y");
+        assert!(!forged.lines().any(|line| line.starts_with("12:01")), "{forged}");
+        assert_eq!(plain("a\u{202e}b"), "a\\u{202e}b");
+    }
+
+    /// The formatting machinery of the language panics on a width above 65,535.
+    #[test]
+    fn a_cell_of_any_length_is_listed() {
+        let rows =
+            [vec!["x".repeat(100_000), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()]];
+        let lines = laid_out(&["ONE", "TWO"], &rows);
+        assert_eq!(lines[2].len(), WIDEST_COLUMN + 3);
+        assert!(lines[1].ends_with("x  y"));
+        assert_eq!(laid_out(&["A"], &[vec![]]), ["A", ""]);
+    }
+
+    #[test]
+    fn an_age_of_any_instant_is_told() {
+        for instant in [i64::MIN, -1, 0, i64::MAX] {
+            assert!(!age(instant).is_empty());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Listings: a sender's own requests, and what stands on the queue.
 
 use cotal_nats::{Get, NatsError};
-use cotal_rules::anycast::Record;
+use cotal_rules::anycast::{Record, is_let_go};
 use cotal_wire::Lifecycle;
 use cotal_wire::anycast::{ListedRequest, ListedRequests, REQUESTS_PAGE, Standing};
 use cotal_wire::rows::{Outcome, RequestRow, RequestState};
@@ -59,6 +59,11 @@ impl RequestKeeper {
             let known = self.records.known();
             let record = known.get(&stored.seq).map(|Record { row, .. }| row);
             let record = record.filter(|row| is_same(&row.stream_created, created));
+            let left = |row: &&RequestRow| {
+                let is_gone = row.holder.as_ref().is_some_and(|holder| self.is_gone(holder));
+                is_gone && is_let_go(row, is_gone)
+            };
+            let record = record.filter(|row| !left(row));
             found.push(ListedRequest {
                 seq: stored.seq,
                 role,

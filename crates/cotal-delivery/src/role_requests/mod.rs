@@ -146,6 +146,11 @@ impl RequestKeeper {
         }
     }
 
+    /// Whether no agent of this name lives.
+    fn is_gone(&self, holder: &Principal) -> bool {
+        matches!(self.view.directory().live_lifecycle(holder), Resolved::None)
+    }
+
     /// Whether a later lifecycle bears the sender's name by now: it sent nothing at `seq`.
     fn is_succeeded(&self, sender: &Principal, seq: u64, created: &str) -> bool {
         let live = self.view.directory().live_lifecycle(sender);

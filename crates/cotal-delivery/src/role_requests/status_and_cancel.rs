@@ -25,7 +25,7 @@ impl RequestKeeper {
         let looked = self.look(seq).await?;
         let frontier = self.frontier(member, &looked.created);
         let caller = Caller { principal: &member.principal, frontier };
-        Ok(match rules::status(looked.seen(seq), caller) {
+        Ok(match rules::status(looked.seen(seq), caller, self.is_left(&looked)) {
             Status::Recorded(row) => {
                 let dated = self.dated(seq, &looked).await;
                 StatusReply::Recorded(Box::new(dated.unwrap_or_else(|| row.clone())))
@@ -42,6 +42,12 @@ impl RequestKeeper {
             return None;
         };
         Some(self.records.write(&write, None).await.ok()?.row)
+    }
+
+    /// Whether the holder on record is retired: nobody comes back to finish the request.
+    fn is_left(&self, looked: &Looked) -> bool {
+        let holder = looked.record().and_then(|record| record.row.holder.as_ref());
+        holder.is_some_and(|holder| self.is_gone(holder))
     }
 
     /// Whether anything under this number is of the principal. What is not is unknown to it
@@ -68,7 +74,7 @@ impl RequestKeeper {
             let looked = self.look(seq).await?;
             let frontier = self.frontier(member, &looked.created);
             let caller = Caller { principal: &member.principal, frontier };
-            match rules::cancel(looked.seen(seq), caller) {
+            match rules::cancel(looked.seen(seq), caller, self.is_left(&looked)) {
                 CancelStep::Write(write) => {
                     match self.records.write(&write, looked.found.garbage()).await {
                         Ok(_) => info!(space = %self.space, seq, "a request is cancelled"),

@@ -8,6 +8,7 @@
 
 mod add;
 mod history;
+mod known;
 mod known_key;
 mod losses;
 mod name;

@@ -134,23 +134,61 @@ fn any_4_any_5_only_the_lifecycle_that_sent_a_request_sees_or_cancels_it() {
         (Some(&request), Some(taken(LATER, "bob", 1, false)), Some(CancelStep::Settle)),
     ] {
         let seen = seen(request, record.as_ref());
-        let step = cancel(seen, own);
+        let step = cancel(seen, own, false);
         match want {
             Some(want) => assert_eq!(step, want, "{record:?}"),
             None => assert!(matches!(step, CancelStep::Write(_)), "{step:?}"),
         }
         for other in [successor, stranger] {
-            assert_eq!(cancel(seen, other), CancelStep::Unknown, "{record:?}");
-            assert_eq!(status(seen, other), Status::Unknown, "{record:?}");
+            assert_eq!(cancel(seen, other, false), CancelStep::Unknown, "{record:?}");
+            assert_eq!(status(seen, other, false), Status::Unknown, "{record:?}");
         }
     }
-    let CancelStep::Write(write) = cancel(seen(Some(&request), None), own) else {
+    let CancelStep::Write(write) = cancel(seen(Some(&request), None), own, false) else {
         panic!("a queued request is cancelled");
     };
     assert!(write.row.state == RequestState::Cancelled && write.row.holder.is_none());
-    assert_eq!(status(seen(Some(&request), None), own), Status::Queued);
+    assert_eq!(status(seen(Some(&request), None), own, false), Status::Queued);
     let record = taken(NOW, "bob", 1, true);
-    assert_eq!(status(seen(None, Some(&record)), own), Status::Recorded(&record.row));
+    assert_eq!(status(seen(None, Some(&record)), own, false), Status::Recorded(&record.row));
+}
+
+/// What nobody has any more is its sender's again.
+#[test]
+fn any_5_a_request_that_was_given_back_or_whose_holder_is_gone_can_be_cancelled() {
+    let (request, alice) = (request(), who("alice"));
+    let own = Caller { principal: &alice, frontier: 0 };
+    let result = |outcome| RequestResult { outcome, parts: vec![], at: 1 };
+    let with = |outcome: Option<Outcome>| {
+        let record = taken(NOW, "bob", 1, true);
+        Record { row: RequestRow { result: outcome.map(result), ..record.row }, ..record }
+    };
+    for (outcome, is_gone, free) in [
+        (None, false, false),
+        (None, true, true),
+        (Some(Outcome::Returned), false, true),
+        (Some(Outcome::Done), true, false),
+        (Some(Outcome::Failed), true, false),
+    ] {
+        let record = with(outcome);
+        let step = cancel(seen(Some(&request), Some(&record)), own, is_gone);
+        let CancelStep::Write(write) = &step else {
+            assert!(!free && matches!(step, CancelStep::Conflict { .. }), "{outcome:?}: {step:?}");
+            continue;
+        };
+        assert!(free && write.expect == Expect::Revision(7), "{outcome:?}");
+        assert!(write.row.state == RequestState::Cancelled && write.row.holder.is_none());
+        // One that has left the queue meanwhile was worked off.
+        let step = cancel(seen(None, Some(&record)), own, is_gone);
+        assert!(matches!(step, CancelStep::Conflict { .. }), "{step:?}");
+    }
+    let record = with(None);
+    assert_eq!(status(seen(Some(&request), Some(&record)), own, true), Status::Queued);
+    let kept = status(seen(Some(&request), Some(&record)), own, false);
+    assert_eq!(kept, Status::Recorded(&record.row));
+    let owing = taken(NOW, "bob", 1, false);
+    let step = cancel(seen(Some(&request), Some(&owing)), own, true);
+    assert_eq!(step, CancelStep::Settle, "what is owed is told first");
 }
 
 #[test]

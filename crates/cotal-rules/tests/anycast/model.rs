@@ -358,7 +358,7 @@ impl Model {
                     FinishStep::Recorded | FinishStep::Refused(_) => None,
                 }
             }
-            Job::Cancel => match cancel(seen, Caller { principal: &alice, frontier: 0 }) {
+            Job::Cancel => match cancel(seen, Caller { principal: &alice, frontier: 0 }, false) {
                 CancelStep::Write(write) => {
                     self.write(&write.row, write.expect);
                     Some(At::Read)

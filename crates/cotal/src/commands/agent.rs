@@ -129,9 +129,13 @@ Example:
 struct NarrowArgs {
     /// The agent's name.
     name: String,
-    /// Channels it may still read; none takes all away.
-    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    /// Channels it may still read.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern,
+          required_unless_present = "read_nothing")]
     read: Vec<ChannelPattern>,
+    /// Take every channel from it.
+    #[arg(long, conflicts_with = "read")]
+    read_nothing: bool,
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]

@@ -1,25 +1,25 @@
 //! What `post`, `dm`, `join`, `leave`, `inbox` and the commands of role requests have in common:
 //! they speak as an agent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use cotal_client::{
-    ConnectError, ControlError, Credential, Endpoint, EndpointOptions, SendError, Shortfall,
-    TlsMode,
+    ConnectError, ControlError, Endpoint, EndpointOptions, SendError, Shortfall, TlsMode,
 };
 use cotal_wire::control::Code;
 use cotal_wire::creds::Claims;
-use cotal_wire::{Channel, Role};
+use cotal_wire::{Channel, Principal, Role, Space};
+use cotal_workspace::MeshFile;
 
 use crate::args::MeshArgs;
-use crate::context::{Context, principal};
+use crate::commands::doctor::Listener;
+use crate::context::{Context, Target, principal};
 use crate::exit::{Exit, Failure};
 use crate::output::told;
 
-/// A credential is never widened: what an agent may do is decided when it is added.
-const GRANT: &str = "the agent's credential does not grant this: `cotal agent retire` it and \
-                     `cotal agent add` it anew with what it needs";
+/// How an agent comes to be allowed what it is not.
+const GRANT: &str = "the agent's credential does not allow this: `cotal agent show NAME` tells what it \
+                     allows, `cotal agent grant NAME` lets it do more";
 
 /// A broker does not say why it rejects.
 const REJECTED: &str = "a credential ends with its agent's retirement, or when it is narrowed: \
@@ -28,14 +28,29 @@ const REJECTED: &str = "a credential ends with its agent's retirement, or when i
 /// Which agent a command speaks as.
 #[derive(Debug, clap::Args)]
 pub struct AgentArgs {
-    /// The agent: NAME, or <owner>.<actor>.
-    #[arg(long = "as", value_name = "NAME", required_unless_present = "creds")]
+    /// The agent: NAME, or <owner>.<actor>; else COTAL_AS.
+    #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
-    /// Its creds file, instead of the one that this root keeps.
+    /// Its creds file, instead of the one that this root keeps; else COTAL_CREDS.
     #[arg(long, value_name = "FILE")]
     pub creds: Option<PathBuf>,
+    /// The authority that signed the broker's certificate; it demands TLS.
+    #[arg(long, value_name = "PEM", env = "COTAL_CA")]
+    pub ca: Option<PathBuf>,
     #[command(flatten)]
     pub mesh: MeshArgs,
+}
+
+/// An agent, and how it is connected.
+pub struct Seat {
+    /// Its credential's file, read anew at every connect.
+    pub file: PathBuf,
+    server: String,
+    tls: TlsMode,
+    /// The space that was asked for, which must be the credential's.
+    space: Option<Space>,
+    /// The space as this machine knows it; nothing where only a file and a server are given.
+    pub target: Option<Target>,
 }
 
 impl AgentArgs {
@@ -45,12 +60,105 @@ impl AgentArgs {
         ctx: &Context,
         tune: impl FnOnce(EndpointOptions) -> EndpointOptions,
     ) -> anyhow::Result<Endpoint> {
-        let options = match &self.creds {
-            Some(file) => self.file_options(file, ctx)?,
-            None => self.root_options(ctx)?,
+        self.seat(ctx)?.connect(tune).await
+    }
+
+    /// Who it is and where. What the command line names counts before the environment.
+    pub fn seat(&self, ctx: &Context) -> anyhow::Result<Seat> {
+        let (name, creds) = match (&self.name, &self.creds) {
+            (None, None) => (ctx.agent.as_ref(), ctx.creds.as_ref()),
+            given => (given.0.as_ref(), given.1.as_ref()),
         };
-        let endpoint = Endpoint::connect(tune(options)).await.map_err(not_connected)?;
-        match &self.mesh.space {
+        match (name, creds) {
+            (name, Some(file)) => self.seat_of_file(name, file, ctx),
+            (Some(name), None) => self.seat_of_root(name, ctx),
+            (None, None) => {
+                let message = "name the agent: --as NAME, --creds FILE, or the variable COTAL_AS or \
+                               COTAL_CREDS";
+                Err(Failure::new(Exit::Usage, message).into())
+            }
+        }
+    }
+
+    fn seat_of_root(&self, name: &str, ctx: &Context) -> anyhow::Result<Seat> {
+        let target = ctx.target(&self.mesh)?;
+        target.demand_authenticated("agents")?;
+        let file = target.agent_file(name)?;
+        Ok(Seat {
+            file,
+            server: target.server.clone(),
+            tls: self.tls(&target.server, target.tls.clone())?,
+            space: self.mesh.space.clone(),
+            target: Some(target),
+        })
+    }
+
+    /// A creds file says by itself who and where; only the broker's address is missing.
+    fn seat_of_file(
+        &self,
+        name: Option<&String>,
+        file: &Path,
+        ctx: &Context,
+    ) -> anyhow::Result<Seat> {
+        let claims = claims_of(file)?;
+        if let Some(name) = name {
+            let (named, whose) = (principal(name)?, claims.principal());
+            if whose.as_ref().ok() != Some(&named) {
+                let whose = whose.map_or_else(|e| e.to_string(), |whose| whose.to_string());
+                let message =
+                    format!("{} is the credential of {whose}, not of {named}", file.display());
+                return Err(Failure::new(Exit::Usage, message).into());
+            }
+        }
+        let mut mesh = self.mesh.clone();
+        mesh.space = mesh.space.or(claims.space().ok());
+        let target = ctx.target(&mesh);
+        let (server, tls) = match (&self.mesh.server, &target) {
+            (Some(server), _) => (server.clone(), TlsMode::Plain),
+            (None, Ok(target)) => (target.server.clone(), target.tls.clone()),
+            (None, Err(_)) => {
+                let message = "no --server is named, nor COTAL_SERVER, and no root here knows the \
+                               credential's space";
+                return Err(target.err().map_or_else(
+                    || Failure::new(Exit::Absent, message).into(),
+                    |error| error.context(message),
+                ));
+            }
+        };
+        Ok(Seat {
+            file: file.to_owned(),
+            tls: self.tls(&server, tls)?,
+            server,
+            space: self.mesh.space.clone(),
+            target: target.ok(),
+        })
+    }
+
+    fn tls(&self, server: &str, known: TlsMode) -> anyhow::Result<TlsMode> {
+        if let Some(ca) = &self.ca {
+            if let Err(error) = std::fs::metadata(ca) {
+                let message = format!("the authority {} cannot be read: {error}", ca.display());
+                return Err(Failure::new(Exit::Absent, message).into());
+            }
+            return Ok(TlsMode::Required { ca: Some(ca.clone()) });
+        }
+        let is_tls = server.starts_with("tls://") && known == TlsMode::Plain;
+        Ok(if is_tls { TlsMode::Required { ca: None } } else { known })
+    }
+}
+
+impl Seat {
+    /// Connects as the agent, as `tune` wants the endpoint to be.
+    pub async fn connect(
+        &self,
+        tune: impl FnOnce(EndpointOptions) -> EndpointOptions,
+    ) -> anyhow::Result<Endpoint> {
+        let options = EndpointOptions::from_file(&self.server, &self.file).tls(self.tls.clone());
+        let endpoint = match Endpoint::connect(tune(options)).await {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Err(self.not_connected(error).await),
+        };
+        match &self.space {
             Some(space) if space != endpoint.space() => {
                 let message =
                     format!("the credential is for space {}, not for {space}", endpoint.space());
@@ -61,44 +169,39 @@ impl AgentArgs {
         }
     }
 
-    fn root_options(&self, ctx: &Context) -> anyhow::Result<EndpointOptions> {
-        let target = ctx.target(&self.mesh)?;
-        target.demand_authenticated("agents")?;
-        let creds = target.agent_creds(self.name.as_deref().unwrap_or_default())?;
-        let credential = Credential::Source(creds.into());
-        Ok(EndpointOptions::new(target.server, credential).tls(target.tls))
+    /// The broker's answer below decides the code; what the client found itself is decided here.
+    async fn not_connected(&self, error: ConnectError) -> anyhow::Error {
+        let exit = match &error {
+            ConnectError::Creds(_) | ConnectError::Identity(_) | ConnectError::Anonymous => {
+                Exit::Denied
+            }
+            ConnectError::Connect(_) => {
+                let error = anyhow::Error::from(error);
+                if Exit::of(&error) != Exit::Denied {
+                    return error;
+                }
+                return Failure::new(Exit::Denied, self.rejected(&error).await).into();
+            }
+            _ => Exit::Failure,
+        };
+        Failure::new(exit, told(&error.into())).into()
     }
 
-    /// A creds file says by itself who and where; only the broker's address is missing.
-    fn file_options(&self, file: &PathBuf, ctx: &Context) -> anyhow::Result<EndpointOptions> {
-        let claims = claims_of(file)?;
-        if let Some(name) = &self.name {
-            let (named, whose) = (principal(name)?, claims.principal());
-            if whose.as_ref().ok() != Some(&named) {
-                let whose = whose.map_or_else(|e| e.to_string(), |whose| whose.to_string());
-                let message =
-                    format!("{} is the credential of {whose}, not of {named}", file.display());
-                return Err(Failure::new(Exit::Usage, message).into());
-            }
+    /// Why a credential is rejected: it may be the broker that is another one.
+    async fn rejected(&self, error: &anyhow::Error) -> String {
+        if let Some(target) = &self.target
+            && let Ok(Some(mesh)) = MeshFile::load(&target.root)
+            && mesh.server == self.server
+            && let Ok(Listener::Foreign(why) | Listener::Refuses(why)) =
+                Listener::of(&target.root, &mesh).await
+        {
+            return why;
         }
-        if let Some(server) = &self.mesh.server {
-            let tls = if server.starts_with("tls://") {
-                TlsMode::Required { ca: None }
-            } else {
-                TlsMode::Plain
-            };
-            return Ok(EndpointOptions::from_file(server, file).tls(tls));
-        }
-        let mut mesh = self.mesh.clone();
-        mesh.space = mesh.space.or(claims.space().ok());
-        let target = ctx
-            .target(&mesh)
-            .context("no --server was named, and no root here knows the credential's space")?;
-        Ok(EndpointOptions::from_file(target.server, file).tls(target.tls))
+        format!("{}; {REJECTED}", told(error))
     }
 }
 
-fn claims_of(file: &PathBuf) -> anyhow::Result<Claims> {
+fn claims_of(file: &Path) -> anyhow::Result<Claims> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| Failure::new(Exit::Absent, format!("{}: {e}", file.display())))?;
     let creds = cotal_wire::creds::Creds::parse(&text)
@@ -116,25 +219,6 @@ pub fn role(text: &str) -> Result<Role, String> {
     Role::parse(text).map_err(|e| e.to_string())
 }
 
-/// The broker's answer below decides the code; what the client found itself is decided here.
-fn not_connected(error: ConnectError) -> anyhow::Error {
-    let exit = match &error {
-        ConnectError::Creds(_) | ConnectError::Identity(_) | ConnectError::Anonymous => {
-            Exit::Denied
-        }
-        ConnectError::Connect(_) => {
-            let error = anyhow::Error::from(error);
-            if Exit::of(&error) != Exit::Denied {
-                return error;
-            }
-            let message = format!("{}; {REJECTED}", told(&error));
-            return Failure::new(Exit::Denied, message).into();
-        }
-        _ => Exit::Failure,
-    };
-    Failure::new(exit, told(&error.into())).into()
-}
-
 /// A message that was not sent.
 pub fn not_sent(error: SendError) -> anyhow::Error {
     let exit = match &error {
@@ -142,16 +226,25 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
         SendError::Id { .. } => Exit::Usage,
         SendError::TooLarge { .. } | SendError::Malformed(_) => Exit::Refused,
         SendError::Closed | SendError::NotConnected => Exit::Unreachable,
-        SendError::Refused { source, .. } if source.is_denied() => return denied(error),
-        SendError::Unconfirmed { .. } | SendError::Refused { .. } => return error.into(),
+        SendError::Refused { source, .. } if source.is_denied() => {
+            return Failure::new(Exit::Denied, format!("nothing was sent: {GRANT}")).into();
+        }
+        SendError::Refused { .. } => return error.into(),
+        SendError::Unconfirmed { id, .. } => {
+            let again = format!("the same command with `--id {id}` sends it again, once");
+            return anyhow::Error::from(error).context(again);
+        }
         _ => Exit::Failure,
     };
     Failure::new(exit, error.to_string()).into()
 }
 
-/// What the broker forbids the agent's credential, and how it is granted.
-pub fn denied(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    let message = format!("{}; {GRANT}", told(&error.into()));
+/// What the agent may not do with a channel, and how it is granted; `option` is that of the grant.
+pub fn denied(who: &Principal, option: &str, channel: &Channel) -> anyhow::Error {
+    let (verb, actor) = (if option == "--post" { "post on" } else { "read" }, who.actor());
+    let message = format!(
+        "{who} may not {verb} {channel}: `cotal agent grant {actor} {option} {channel}` lets it"
+    );
     Failure::new(Exit::Denied, message).into()
 }
 

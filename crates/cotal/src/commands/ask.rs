@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use cotal_client::{Draft, EndpointOptions, Outcome, Posted, RequestOutcome, Role, WaitError};
+use cotal_client::{EndpointOptions, Outcome, Posted, RequestOutcome, Role, WaitError};
 use serde_json::json;
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_asked, not_sent, role};
 use crate::commands::message;
+use crate::commands::reach::Reach;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::output::plain_lines;
+
+/// A year: nobody waits longer, and an instant beyond the clock's end has no name.
+const LONGEST_WAIT: u64 = 365 * 86_400;
 
 /// Asks whoever holds a role, and prints the request's number.
 #[derive(Debug, clap::Args)]
@@ -28,14 +32,14 @@ pub struct Args {
     /// The role.
     #[arg(value_name = "ROLE", value_parser = role)]
     role: Role,
-    /// The text, or - for standard input.
-    #[arg(value_name = "TEXT")]
-    text: String,
+    #[command(flatten)]
+    text: message::TextArgs,
     #[command(flatten)]
     agent: AgentArgs,
     /// Wait for the answer and print it; at most this many seconds, an hour where none are given.
     #[arg(long, value_name = "SECS", num_args = 0..=1, require_equals = true,
-          default_missing_value = "3600")]
+          default_missing_value = "3600",
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_WAIT))]
     wait: Option<u64>,
     #[command(flatten)]
     json: JsonArg,
@@ -43,9 +47,13 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let text = message::text(args.text).await?;
-    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
-    let asked = endpoint.ask(&args.role, Draft::text(text)).await;
+    let draft = args.text.draft().await?;
+    let seat = args.agent.seat(ctx)?;
+    if let Some(reach) = Reach::of(&seat).await {
+        reach.role(&args.role, ctx).await?;
+    }
+    let endpoint = seat.connect(EndpointOptions::send_only).await?;
+    let asked = endpoint.ask(&args.role, draft).await;
     let (Ok(sent), Some(wait)) = (&asked, args.wait) else {
         endpoint.close().await;
         let asked = asked.map_err(not_sent)?;

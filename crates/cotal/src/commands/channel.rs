@@ -63,10 +63,10 @@ struct Settings {
     #[arg(long, value_name = "DURATION", value_parser = window)]
     replay_window: Option<String>,
     /// What the channel is for.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     description: Option<String>,
-    /// What its members are asked to do.
-    #[arg(long, value_name = "TEXT")]
+    /// What its members are asked to do; whoever joins is shown it.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     instructions: Option<String>,
 }
 

@@ -1,9 +1,10 @@
 //! `cotal dm`: a direct message.
 
-use cotal_client::{Draft, EndpointOptions};
+use cotal_client::EndpointOptions;
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, not_sent};
+use crate::commands::reach::Reach;
 use crate::commands::{message, post};
 use crate::context::{Context, principal};
 use crate::exit::Exit;
@@ -18,9 +19,8 @@ pub struct Args {
     /// The recipient: NAME, or <owner>.<actor>.
     #[arg(value_name = "TO")]
     to: String,
-    /// The text, or - for standard input.
-    #[arg(value_name = "TEXT")]
-    text: String,
+    #[command(flatten)]
+    text: message::TextArgs,
     #[command(flatten)]
     agent: AgentArgs,
     #[command(flatten)]
@@ -30,9 +30,13 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let to = principal(&args.to)?;
-    let text = message::text(args.text).await?;
-    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
-    let posted = endpoint.dm(&to, Draft::text(text)).await;
+    let draft = args.text.draft().await?;
+    let seat = args.agent.seat(ctx)?;
+    if let Some(reach) = Reach::of(&seat).await {
+        reach.agent(&to)?;
+    }
+    let endpoint = seat.connect(EndpointOptions::send_only).await?;
+    let posted = endpoint.dm(&to, draft).await;
     endpoint.close().await;
     post::print(&posted.map_err(not_sent)?, args.json, ctx)
 }

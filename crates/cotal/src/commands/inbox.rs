@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use cotal_client::{Channel, Endpoint, Event, Incoming, Live, MissedPosts, Notice, Place};
+use cotal_client::{
+    Channel, ControlError, Endpoint, Event, Incoming, Live, MissedPosts, Notice, Place, Source,
+};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -10,9 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, channel};
+use crate::commands::standing::{Lost, Standing};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::output::plain;
+use crate::output::told_after;
 
 /// Prints what has arrived, and acks each message once it is printed.
 #[derive(Debug, clap::Args)]
@@ -20,6 +23,9 @@ use crate::output::plain;
 Without --follow it prints what waits and ends. What is printed is acked and does not come again;
 what is not printed waits for the next call. Posts that were lost before they could be read, because
 over 1,000 waited, are told first, once: with --json as an object whose 'notice' is 'posts-missed'.
+Without a delivery daemon no post can arrive: that is said, and ends with 7, or with 10 when something
+was printed. An agent that is retired or narrowed while --follow runs ends it with 3; a credential
+file that was replaced meanwhile is read again.
 
 Examples:
   cotal inbox --as bob
@@ -50,14 +56,32 @@ pub struct Args {
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let endpoint = args.agent.connect(ctx, |options| options).await?;
-    let reader = Reader { endpoint: &endpoint, args: &args, ctx };
-    let read = tokio::select! {
-        read = reader.read() => read,
-        () = signalled(&mut interrupt, &mut terminate) => Ok(()),
-    };
-    endpoint.close().await;
-    read.map(|()| Exit::Ok)
+    let mut printed = 0;
+    loop {
+        let seat = args.agent.seat(ctx)?;
+        let standing = Standing::of(&seat);
+        let endpoint = seat.connect(|options| options).await?;
+        let mut reader = Reader { endpoint: &endpoint, args: &args, ctx, standing, printed };
+        let read = tokio::select! {
+            read = reader.read() => read,
+            () = signalled(&mut interrupt, &mut terminate) => Ok(Read::Done(Exit::Ok)),
+        };
+        printed = reader.printed;
+        endpoint.close().await;
+        match read? {
+            Read::Done(exit) => return Ok(exit),
+            Read::Replaced => {
+                ctx.out.note("the credential's file was replaced: connecting with it")
+            }
+        }
+    }
+}
+
+/// How reading ended.
+enum Read {
+    Done(Exit),
+    /// The agent has another key by now.
+    Replaced,
 }
 
 async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
@@ -71,44 +95,77 @@ struct Reader<'a> {
     endpoint: &'a Endpoint,
     args: &'a Args,
     ctx: &'a Context,
+    standing: Standing,
+    printed: u64,
 }
 
 impl Reader<'_> {
-    async fn read(&self) -> anyhow::Result<()> {
+    async fn read(&mut self) -> anyhow::Result<Read> {
         if self.args.follow {
             self.listen().await;
         }
-        self.missed().await?;
-        let mut printed = 0;
-        while self.args.count.is_none_or(|count| printed < count) {
-            match self.next().await? {
-                None => break,
+        let silent = self.missed().await?;
+        while self.args.count.is_none_or(|count| self.printed < count) {
+            let event = tokio::select! {
+                biased;
+                event = self.next() => event?,
+                lost = self.standing.lost() => match lost {
+                    Lost::Replaced => return Ok(Read::Replaced),
+                    Lost::Over(why) => return Err(why),
+                },
+            };
+            match event {
+                None => return Ok(Read::Done(self.at_the_end(silent))),
                 Some(Event::Message(incoming)) => {
                     if let Err(unprinted) = self.print(&incoming) {
                         incoming.release().await?;
                         return Err(unprinted);
                     }
                     incoming.ack_confirmed().await?;
-                    printed += 1;
+                    self.printed += 1;
                 }
                 Some(Event::Notice(Notice::PostsMissed(episode))) => self.print_missed(&episode)?,
                 Some(Event::Notice(notice)) => self.on_notice(&notice).await,
             }
         }
-        if printed == 0 && !self.args.json.json {
-            self.ctx.out.note("nothing has arrived");
-        }
-        Ok(())
+        Ok(Read::Done(Exit::Ok))
     }
 
-    /// Says first what is not there to be read any more. Without a daemon nobody knows; that none
-    /// serves is told anyway.
-    async fn missed(&self) -> anyhow::Result<()> {
-        for episode in self.endpoint.missed_posts().await.unwrap_or_default() {
+    /// What an inbox that is read to its end amounts to: without a daemon it says nothing about what
+    /// was posted.
+    fn at_the_end(&self, silent: Option<ControlError>) -> Exit {
+        let nothing = self.printed == 0;
+        match silent {
+            None if nothing && !self.args.json.json => self.ctx.out.note("nothing has arrived"),
+            None => {}
+            Some(why) => {
+                let space = self.endpoint.space();
+                let arrived = if nothing { "nothing has arrived" } else { "that is all for now" };
+                self.ctx.out.warn(format_args!(
+                    "{arrived}, and no post on a durable channel can arrive: {}; posts wait until a \
+                     daemon serves space {space}: `cotal status` shows it, `cotal up` starts one",
+                    why_silent(&why)
+                ));
+                return if nothing { Exit::NotServing } else { Exit::Partial };
+            }
+        }
+        Exit::Ok
+    }
+
+    /// Says first what is not there to be read any more; gives why no daemon could be asked.
+    async fn missed(&self) -> anyhow::Result<Option<ControlError>> {
+        let episodes = match self.endpoint.missed_posts().await {
+            Ok(episodes) => episodes,
+            Err(why @ (ControlError::NoResponders { .. } | ControlError::Timeout { .. })) => {
+                return Ok(Some(why));
+            }
+            Err(_) => return Ok(None),
+        };
+        for episode in episodes {
             self.print_missed(&episode)?;
             self.endpoint.missed_shown(&episode).await;
         }
-        Ok(())
+        Ok(None)
     }
 
     fn print_missed(&self, episode: &MissedPosts) -> anyhow::Result<()> {
@@ -151,7 +208,8 @@ impl Reader<'_> {
         }
     }
 
-    async fn on_notice(&self, notice: &Notice) {
+    async fn on_notice(&mut self, notice: &Notice) {
+        self.standing.heard(notice);
         match notice {
             Notice::LeaseReady { .. }
             | Notice::BackstopEstablished { .. }
@@ -189,13 +247,23 @@ impl Reader<'_> {
     }
 }
 
-fn line(incoming: &Incoming) -> String {
+/// Why no daemon answered, for a person.
+fn why_silent(why: &ControlError) -> &'static str {
+    match why {
+        ControlError::NoResponders { .. } => "no delivery daemon runs",
+        _ => "the delivery daemon does not answer",
+    }
+}
+
+/// One message, for a person; of a channel's history it is said that it is.
+pub fn line(incoming: &Incoming) -> String {
     let at = clock(incoming.message.ts);
+    let mark = if incoming.source == Source::Backfilled { " (history)" } else { "" };
     let place = match &incoming.place {
         Place::Channel { channel, .. } => channel.to_string(),
         Place::Direct => "direct".to_owned(),
     };
-    format!("{at} {place} {}: {}", incoming.sender, plain(&incoming.text()))
+    told_after(format_args!("{at} {place} {}{mark}:", incoming.sender), &incoming.text())
 }
 
 /// The sender's own clock, as it wrote it.
@@ -206,7 +274,8 @@ fn clock(ts: i64) -> String {
     text.unwrap_or_else(|| "(no time)".to_owned())
 }
 
-fn as_json(incoming: &Incoming) -> Value {
+/// One message, for a program.
+pub fn as_json(incoming: &Incoming) -> Value {
     let (channel, seq) = match &incoming.place {
         Place::Channel { channel, seq } => (Some(channel), *seq),
         Place::Direct => (None, None),

@@ -100,14 +100,14 @@ fn print(args: &Args, ctx: &Context, readers: &Readers, acl: &AclRows) -> anyhow
     if args.output.json {
         let durable = readers.members.iter().map(|(member, row)| {
             json!({
-                "principal": member.principal, "name": name(member), "state": row.state,
+                "principal": member.principal, "name": name(member), "state": state_of(row),
                 "live": readers.is_live(&member.principal),
                 "generation": row.generation, "activated": row.activated,
                 "joinCursor": row.join_cursor, "leaveCursor": row.leave_cursor,
             })
         });
         let live = readers.only_live().map(
-            |who| json!({ "principal": who, "name": name_of(who), "state": "live", "live": true }),
+            |who| json!({ "principal": who, "name": name_of(who), "state": "live only", "live": true }),
         );
         let rows: Vec<_> = durable.chain(live).collect();
         ctx.out.json(&rows)?;
@@ -127,18 +127,22 @@ fn print(args: &Args, ctx: &Context, readers: &Readers, acl: &AclRows) -> anyhow
     Ok(Exit::Ok)
 }
 
+/// The word for a membership, for people and programs alike.
+fn state_of(row: &MemberRow) -> &'static str {
+    match (row.leave_cursor, row.state, row.activated) {
+        (Some(_), _, _) => "left",
+        (None, MemberState::LiveConfirmed, _) => "live only",
+        (None, MemberState::DurableActive, true) => "durable",
+        (None, MemberState::DurableActive, false) => "catching up",
+    }
+}
+
 fn as_row(
     principal: &Principal,
     name: Option<String>,
     row: &MemberRow,
     is_live: Option<bool>,
 ) -> Vec<String> {
-    let state = match (row.leave_cursor, row.state, row.activated) {
-        (Some(_), _, _) => "left",
-        (None, MemberState::LiveConfirmed, _) => "live only",
-        (None, MemberState::DurableActive, true) => "durable",
-        (None, MemberState::DurableActive, false) => "catching up",
-    };
     let live = match is_live {
         Some(true) => "yes",
         Some(false) => "no",
@@ -148,7 +152,7 @@ fn as_row(
     vec![
         name.unwrap_or_else(|| "-".to_owned()),
         principal.to_string(),
-        state.to_owned(),
+        state_of(row).to_owned(),
         live.to_owned(),
         row.join_cursor.to_string(),
         left,

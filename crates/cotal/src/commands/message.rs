@@ -3,12 +3,36 @@
 use std::fmt::Display;
 
 use anyhow::Context as _;
+use cotal_client::Draft;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::args::JsonArg;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+
+/// What is to be sent, and under which id.
+#[derive(Debug, clap::Args)]
+pub struct TextArgs {
+    /// The text, or - for standard input; it may begin with a hyphen.
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
+    text: String,
+    /// Send it again under the id of an attempt that was not confirmed; what is stored already is
+    /// not stored twice.
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+}
+
+impl TextArgs {
+    /// The message, before anything is dialled.
+    pub async fn draft(&self) -> anyhow::Result<Draft> {
+        let draft = Draft::text(text(&self.text).await?);
+        Ok(match &self.id {
+            Some(id) => draft.retry_of(id),
+            None => draft,
+        })
+    }
+}
 
 /// Far above what any broker takes; only keeps an endless input from filling the memory.
 const MOST: u64 = 64 * 1024 * 1024;
@@ -32,17 +56,22 @@ pub fn print_stored(
 }
 
 /// The text itself, or standard input for `-`.
-pub async fn text(argument: String) -> anyhow::Result<String> {
-    if argument != "-" {
-        return Ok(argument);
+async fn text(argument: &str) -> anyhow::Result<String> {
+    let (text, source) = match argument {
+        "-" => (standard_input().await?, "standard input"),
+        text => (text.to_owned(), "the text"),
+    };
+    if text.trim().is_empty() {
+        let message = format!("{source} is empty: there is nothing to send");
+        return Err(Failure::new(Exit::Usage, message).into());
     }
+    Ok(text)
+}
+
+async fn standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let read = tokio::io::stdin().take(MOST).read_to_end(&mut bytes).await;
     read.context("standard input cannot be read")?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Failure::new(Exit::Usage, "standard input is no UTF-8 text"))?;
-    if text.is_empty() {
-        return Err(Failure::new(Exit::Usage, "standard input was empty: nothing to send").into());
-    }
-    Ok(text)
+    let text = String::from_utf8(bytes);
+    text.map_err(|_| Failure::new(Exit::Usage, "standard input is no UTF-8 text").into())
 }

@@ -1,10 +1,11 @@
 //! `cotal post`: a post on a channel.
 
-use cotal_client::{Channel, Draft, EndpointOptions, Posted};
+use cotal_client::{Channel, Draft, EndpointOptions, Posted, SendError};
 
 use crate::args::JsonArg;
-use crate::commands::as_agent::{AgentArgs, channel, not_sent};
+use crate::commands::as_agent::{AgentArgs, channel, denied, not_sent};
 use crate::commands::message;
+use crate::commands::reach::Reach;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -19,9 +20,8 @@ pub struct Args {
     /// The channel.
     #[arg(value_name = "CHANNEL", value_parser = channel)]
     channel: Channel,
-    /// The text, or - for standard input.
-    #[arg(value_name = "TEXT")]
-    text: String,
+    #[command(flatten)]
+    text: message::TextArgs,
     /// Mention a peer by name; on a live channel this reaches a peer who is away.
     #[arg(long, value_name = "NAME")]
     mention: Vec<String>,
@@ -33,12 +33,24 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let text = message::text(args.text).await?;
-    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
-    let draft = args.mention.iter().fold(Draft::text(text), Draft::mention);
+    let draft = args.text.draft().await?;
+    let seat = args.agent.seat(ctx)?;
+    if !args.mention.is_empty()
+        && let Some(reach) = Reach::of(&seat).await
+    {
+        reach.mentions(&args.mention, &args.channel, ctx)?;
+    }
+    let endpoint = seat.connect(EndpointOptions::send_only).await?;
+    let draft = args.mention.iter().fold(draft, Draft::mention);
     let posted = endpoint.post(&args.channel, draft).await;
     endpoint.close().await;
-    print(&posted.map_err(not_sent)?, args.json, ctx)
+    let posted = posted.map_err(|error| match &error {
+        SendError::Refused { source, .. } if source.is_denied() => {
+            denied(endpoint.principal(), "--post", &args.channel)
+        }
+        _ => not_sent(error),
+    })?;
+    print(&posted, args.json, ctx)
 }
 
 /// Prints what was stored.

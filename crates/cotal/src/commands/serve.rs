@@ -5,9 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cotal_client::{
-    Draft, Endpoint, EndpointOptions, Event, Holder, Notice, ResultError, Role, RoleRequest,
-};
+use cotal_client::{Draft, Endpoint, Event, Holder, Notice, ResultError, Role, RoleRequest};
 use cotal_wire::limits::MAX_RESULT;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -18,15 +16,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, role};
+use crate::commands::standing::{Lost, Standing};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::output::{Output, plain};
+use crate::output::{Output, told_after};
 
 /// Well within the 60 s after which the broker gives a request to another holder.
 const PROGRESS: Duration = Duration::from_secs(20);
 /// How long the output of a command that has ended is read on: a child that it left behind may hold
 /// it open.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// A daemon that hangs does not keep a holder that was stopped; its request comes again after 60 s.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(3);
 /// The exit code by which a command says that a request cannot be done.
 const CANNOT_BE_DONE: i32 = 100;
 /// A request that a command failed on comes again after this long at most.
@@ -54,7 +55,7 @@ pub struct Args {
     #[command(flatten)]
     agent: AgentArgs,
     /// Run this with `sh -c` for each request.
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     exec: Option<String>,
     /// End after this many requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -76,52 +77,74 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         }
         drop(stopped);
     });
-    let endpoint = args.agent.connect(ctx, EndpointOptions::send_only).await?;
-    let served = serve(&args, &endpoint, ctx, &stop).await;
-    endpoint.close().await;
-    served.map(|()| Exit::Ok)
+    let mut worked = 0;
+    loop {
+        let seat = args.agent.seat(ctx)?;
+        let standing = Standing::of(&seat);
+        let endpoint = seat.connect(|options| options.send_only().present()).await?;
+        let served = serve((&args, &mut worked), &endpoint, standing, ctx, &stop).await;
+        endpoint.close().await;
+        match served? {
+            None => return Ok(Exit::Ok),
+            Some(Lost::Over(why)) => return Err(why),
+            Some(Lost::Replaced) => {
+                ctx.out.note("the credential's file was replaced: connecting with it");
+            }
+        }
+    }
 }
 
+/// Works requests off until told to stop, or until the credential is lost.
 async fn serve(
-    args: &Args,
+    (args, worked): (&Args, &mut u64),
     endpoint: &Endpoint,
+    standing: Standing,
     ctx: &Context,
     stop: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<Lost>> {
     let no_role = |why: String| anyhow::Error::from(Failure::new(Exit::Denied, why));
     let mut holder = endpoint.holder().map_err(|error| no_role(error.to_string()))?;
     if *holder.role() != args.role {
         let (own, held) = (endpoint.principal(), holder.role());
         return Err(no_role(format!("{own} holds the role {held}, not {}", args.role)));
     }
-    let telling = tokio::spawn(tell(endpoint.clone(), ctx.out));
-    let served = work_off(args, &mut holder, ctx, stop).await;
+    let served = tokio::select! {
+        served = work_off((args, worked), &mut holder, ctx, stop) => served.map(|()| None),
+        lost = tell(endpoint, standing, ctx.out) => Ok(Some(lost)),
+    };
     holder.close().await;
-    telling.abort();
     served
 }
 
-/// Says what stands in the way, and when it does not any more.
-async fn tell(endpoint: Endpoint, out: Output) {
-    while let Some(event) = endpoint.next().await {
+/// Says what stands in the way, and when it does not any more; ends when the credential is lost.
+async fn tell(endpoint: &Endpoint, mut standing: Standing, out: Output) -> Lost {
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = endpoint.next() => event,
+            lost = standing.lost() => return lost,
+        };
         match event {
-            Event::Notice(notice @ (Notice::RequestsServed { .. } | Notice::Reconnected)) => {
-                out.note(notice);
+            Some(Event::Notice(notice)) => {
+                standing.heard(&notice);
+                match notice {
+                    Notice::RequestsServed { .. } | Notice::Reconnected => out.note(notice),
+                    _ => out.warn(notice),
+                }
             }
-            Event::Notice(notice) => out.warn(notice),
-            Event::Message(_) => {}
+            Some(Event::Message(_)) => {}
+            None => return std::future::pending().await,
         }
     }
 }
 
 async fn work_off(
-    args: &Args,
+    (args, worked): (&Args, &mut u64),
     holder: &mut Holder,
     ctx: &Context,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut worked = 0;
-    while args.count.is_none_or(|count| worked < count) {
+    while args.count.is_none_or(|count| *worked < count) {
         let request = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
@@ -132,7 +155,7 @@ async fn work_off(
             None => print(request, args.json, ctx).await?,
             Some(command) => execute(request, command, args.json, ctx, stop).await?,
         }
-        worked += 1;
+        *worked += 1;
     }
     Ok(())
 }
@@ -142,7 +165,7 @@ async fn print(request: RoleRequest, json: JsonArg, ctx: &Context) -> anyhow::Re
         ctx.out.json(&as_json(&request))
     } else {
         let (seq, sender) = (request.seq, &request.sender);
-        let line = format_args!("{seq} {sender}: {}", plain(&request.text())).to_string();
+        let line = told_after(format_args!("{seq} {sender}:"), &request.text());
         ctx.out.data(line).map_err(Into::into)
     };
     match printed {
@@ -177,7 +200,9 @@ async fn execute(
     let ended = tokio::select! {
         ended = commanded(&request, command, json) => ended,
         () = stop.cancelled() => {
-            request.give_back(None).await?;
+            // Without a daemon it goes back all the same, and is told as taken until it is again.
+            let back = request.give_back_with("its holder was stopped", None);
+            let _ = tokio::time::timeout(GIVEN_BACK_WITHIN, back).await;
             ctx.out.warn(format_args!("request {seq} from {sender} is given back unfinished"));
             return Ok(());
         }

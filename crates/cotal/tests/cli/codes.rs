@@ -15,8 +15,8 @@ fn each_kind_of_failure_has_its_own_code_and_says_what_to_do() {
     site.run(&["post", "a", "hello", "--as", "nobody"]).ends(4).says("cotal agent add");
     site.run(&["members", "a", "--space", "other"]).ends(4).says("cotal space add");
     site.run(&["agent", "add", "alice", "--read", "a", "--post", "a"]).ok();
-    site.run(&["post", "b", "hello", "--as", "alice"]).ends(3).says("cotal agent retire");
-    site.run(&["join", "b", "--as", "alice"]).ends(3).says("cotal agent retire");
+    site.run(&["post", "b", "hello", "--as", "alice"]).ends(3).says("cotal agent grant");
+    site.run(&["join", "b", "--as", "alice"]).ends(3).says("cotal agent grant");
     site.run(&["post", "a", "hello", "--as", "alice"]).ok();
     let creds = site.path("main/agents/local.alice.creds");
     let creds = creds.to_str().unwrap();

@@ -48,7 +48,7 @@ fn a_retirement_that_is_killed_holds_the_name_until_it_is_run_again() {
     retiring.kill().unwrap();
     retiring.wait().unwrap();
     site.run(&BOB).ends(8).says("finish it with `cotal agent retire`");
-    site.run(&["agent", "narrow", "bob"]).ends(8).says("is being retired");
+    site.run(&["agent", "narrow", "bob", "--read-nothing"]).ends(8).says("is being retired");
     site.run(&["up", "--detach"]).ok();
     site.run(&["agent", "retire", "bob"]).ok();
     assert!(!site.path(record).exists());
@@ -76,7 +76,7 @@ fn a_narrowing_takes_channels_away_and_never_gives_any() {
     site.run(&["join", "team.c", "--as", "bob"]).ends(3);
     site.run(&["post", "team.c", "hello", "--as", "bob"]).ok();
 
-    let told = site.json(&["agent", "narrow", "bob", "--json"]);
+    let told = site.json(&["agent", "narrow", "bob", "--read-nothing", "--json"]);
     assert_eq!(told, json!({ "principal": "local.bob", "read": [], "creds": creds }));
     assert_eq!(read(&site), json!([]));
 }

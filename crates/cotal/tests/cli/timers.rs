@@ -100,7 +100,7 @@ async fn fed_1_who_shows_live_readers_and_durable_members_and_says_when_it_is_st
     wait_until("both are shown", is_shown);
     let members = site.json(&["members", "team.a", "--json"]);
     assert_eq!((&members[0]["name"], &members[0]["live"]), (&json!("bob"), &json!(false)));
-    assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("carol"), &json!("live")));
+    assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("carol"), &json!("live only")));
     assert_eq!(members.as_array().unwrap().len(), 2);
 
     stop_daemon(&site);
