@@ -371,7 +371,8 @@ pub enum Status<'a> {
     Unknown,
 }
 
-/// Answers a question about the status. A request whose holder `is_gone` for good waits for another.
+/// Answers a question about the status. A request whose holder `is_gone` for good waits for
+/// another.
 #[must_use]
 pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>, is_gone: bool) -> Status<'a> {
     match (seen.current(), seen.request) {

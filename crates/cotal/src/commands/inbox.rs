@@ -23,9 +23,9 @@ use crate::output::told_after;
 Without --follow it prints what waits and ends. What is printed is acked and does not come again;
 what is not printed waits for the next call. Posts that were lost before they could be read, because
 over 1,000 waited, are told first, once: with --json as an object whose 'notice' is 'posts-missed'.
-Without a delivery daemon no post can arrive: that is said, and ends with 7, or with 10 when something
-was printed. An agent that is retired or narrowed while --follow runs ends it with 3; a credential
-file that was replaced meanwhile is read again.
+Without a delivery daemon no post can arrive: that is said, and ends with 7, or with 10 when
+something was printed. An agent that is retired or narrowed while --follow runs ends it with 3; a
+credential file that was replaced meanwhile is read again.
 
 Examples:
   cotal inbox --as bob
@@ -131,8 +131,8 @@ impl Reader<'_> {
         Ok(Read::Done(Exit::Ok))
     }
 
-    /// What an inbox that is read to its end amounts to: without a daemon it says nothing about what
-    /// was posted.
+    /// What an inbox that is read to its end amounts to: without a daemon it says nothing about
+    /// what was posted.
     fn at_the_end(&self, silent: Option<ControlError>) -> Exit {
         let nothing = self.printed == 0;
         match silent {

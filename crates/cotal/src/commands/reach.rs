@@ -1,5 +1,5 @@
-//! Whether somebody is there to be reached: asked with the root's keys before a message is sent that
-//! would go nowhere. Where the keys are not on this machine nobody can be asked, and it is sent.
+//! Whether somebody is there to be reached: asked with the root's keys before a message is sent
+//! that would go nowhere. Where the keys are not on this machine nobody is asked, and it is sent.
 
 use cotal_manager::Agents;
 use cotal_manager::rows::AclRows;
