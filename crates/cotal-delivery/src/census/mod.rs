@@ -5,30 +5,33 @@
 //! is said only when a complete census after the kicks saw nothing. The kick credential is opened
 //! for a kick and for nothing else.
 
+mod connz;
+mod error;
 pub(crate) mod kick_authority;
+mod owner;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{ConnectOptions, Connection, CredsSource, Message, NatsError, TlsMode};
-use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
+use cotal_nats::Connection;
+use cotal_rules::eviction::{self, Seen};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
-use cotal_wire::names::{SYS_PING, sys};
+use cotal_wire::names::sys;
 use cotal_wire::{Principal, Role, Space};
 use cotal_workspace::{Secret, SecretKind, SecretStore};
-use serde::Deserialize;
 use serde_json::json;
 use tracing::{info, warn};
 
-use crate::credentials::{self, CredentialError};
+use crate::credentials;
+use crate::lane::context::LaneContext;
 use crate::lane::options::LaneOptions;
+pub(crate) use connz::{Detail, Taken};
+pub(crate) use error::ScanError;
+use connz::ANSWER_WITHIN;
 use kick_authority::{KickAuthority, Kicks};
+use owner::CensusOwner;
 
-/// How long servers may take to answer one question.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How long they may take for a page: a thousand connections come with their whole JWTs.
-const PAGE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked connection may take to leave the census.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked client may take to be back: a scan in between would see nothing.
@@ -37,26 +40,6 @@ const BACK_WITHIN: Duration = Duration::from_millis(500);
 const RESCAN: Duration = Duration::from_millis(100);
 /// Scans that are begun again because connections came or went meanwhile.
 const SCANS: usize = 3;
-/// Most connections that one scan discard_scan at.
-const MOST_SEEN: usize = 1_000_000;
-
-/// Why nothing could be scanned or kicked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ScanError {
-    #[error(transparent)]
-    Credential(#[from] CredentialError),
-    #[error("the {what} cannot be used: {source}")]
-    Broker { what: &'static str, source: NatsError },
-    #[error(
-        "{stay} connections stay and nobody may kick them here: the broker hosts several spaces, so \
-         only a host (`cotal deliver --spaces`) kicks, on a root that retained the system account's seed"
-    )]
-    NobodyKicks { stay: usize },
-    #[error("the host cannot sign what it kicks with: {0}")]
-    NotSigned(String),
-    #[error("the host kicks nothing, because its own census of the account is not complete: {0}")]
-    HostCensus(String),
-}
 
 /// What one scan saw.
 struct Scan {
@@ -65,15 +48,17 @@ struct Scan {
     incomplete: Option<String>,
 }
 
-/// Scans and kicks for one lane.
+impl Scan {
+    fn of(taken: &Taken) -> Self {
+        let seen = taken.connected.iter().map(|connected| connected.seen.clone()).collect();
+        Self { seen, incomplete: taken.incomplete.as_ref().map(ToString::to_string) }
+    }
+}
+
+/// Scans and kicks for one lane; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Scanner {
-    pub(crate) space: Space,
-    /// The accounts that the space's users live in.
-    accounts: Vec<String>,
-    server: String,
-    tls: TlsMode,
-    pub(crate) store: Arc<dyn SecretStore>,
+    owner: Arc<CensusOwner>,
     kicks: Kicks,
 }
 
@@ -87,69 +72,40 @@ enum Kicker {
     Nobody,
 }
 
-#[derive(Deserialize)]
-struct Pong {
-    server: ServerId,
-    statsz: Stats,
-}
-
-#[derive(Deserialize)]
-struct ServerId {
-    id: String,
-}
-
-#[derive(Deserialize)]
-struct Stats {
-    #[serde(default)]
-    active_servers: u64,
-}
-
-#[derive(Deserialize)]
-struct Connz {
-    server: ServerId,
-    data: ConnzData,
-}
-
-#[derive(Deserialize)]
-struct ConnzData {
-    total: u64,
-    offset: u64,
-    #[serde(default)]
-    connections: Vec<ConnInfo>,
-}
-
-#[derive(Deserialize)]
-struct ConnInfo {
-    cid: u64,
-    authorized_user: Option<String>,
-    #[serde(default)]
-    tags: Vec<String>,
-    /// Only where they were asked for.
-    #[serde(default)]
-    subscriptions_list: Vec<String>,
-}
-
-/// One live connection and what it is subscribed to.
-pub(crate) struct Reader {
-    pub(crate) principal: Principal,
-    /// Whether an agent's credential made it.
-    pub(crate) is_agent: bool,
-    pub(crate) subscriptions: Vec<String>,
-}
-
 impl Scanner {
-    /// A scanner of these accounts, over connections of its own.
-    pub(crate) fn new(options: &LaneOptions, accounts: &[String]) -> Self {
+    /// Starts the owner of the census of these accounts; whoever scans asks that one.
+    pub(crate) fn spawn(context: &LaneContext, options: &LaneOptions, accounts: &[String]) -> Self {
         let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
-        Self { space, accounts: accounts.to_vec(), server, tls, store, kicks }
+        let owner = Arc::new(CensusOwner::new(space, accounts.to_vec(), store, server, tls));
+        context.spawn("the census", Arc::clone(&owner).run(context.stop.clone()));
+        Self { owner, kicks }
+    }
+
+    /// Whose connections are scanned.
+    pub(crate) fn space(&self) -> &Space {
+        &self.owner.space
+    }
+
+    /// The accounts that it looks at.
+    pub(crate) fn accounts(&self) -> &[String] {
+        &self.owner.accounts
+    }
+
+    /// Where the space's credentials are kept.
+    pub(crate) fn store(&self) -> &Arc<dyn SecretStore> {
+        &self.owner.store
+    }
+
+    /// A census that began after the call, shared by all who wait for one.
+    pub(crate) async fn census(&self, detail: Detail) -> Result<Arc<Taken>, ScanError> {
+        self.owner.take(detail).await
     }
 
     /// Evicts every connection of each principal: one census, the kicks, and a census that proves
     /// them gone, shared by all.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
         let kicker = self.kicker().await?;
-        let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
-        let before = self.scan(&observer).await?;
+        let before = self.scan().await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
         let is_target = |seen: &&Seen| is_of(seen, &wanted);
         let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
@@ -167,9 +123,8 @@ impl Scanner {
         };
         let after = match targets.is_empty() {
             true => before,
-            false => self.verify(&observer, &wanted).await?,
+            false => self.verify(&wanted).await?,
         };
-        observer.close(ANSWER_WITHIN).await;
         let stay = after.seen.iter().filter(is_target).count();
         match kicker {
             Kicker::Own(evictor) => evictor.close(ANSWER_WITHIN).await,
@@ -185,12 +140,14 @@ impl Scanner {
         match &self.kicks {
             Kicks::Host(Some(authority)) => Ok(Kicker::Host(Arc::clone(authority))),
             Kicks::Host(None) => Ok(Kicker::Nobody),
-            Kicks::Own if credentials::kicks_are_the_hosts(&*self.store, &self.space)? => {
+            Kicks::Own if credentials::kicks_are_the_hosts(&**self.store(), self.space())? => {
                 Ok(Kicker::Nobody)
             }
             Kicks::Own => {
-                let evictor = self.open(&SecretKind::ConnectionEvictor, "kick credential").await?;
-                Ok(Kicker::Own(evictor))
+                let what = "kick credential";
+                let source = self.owner.stored(&SecretKind::ConnectionEvictor).await?;
+                let name = format!("cotal-delivery {} {what}", self.space());
+                Ok(Kicker::Own(self.owner.dial(name, source, what).await?))
             }
         }
     }
@@ -203,16 +160,7 @@ impl Scanner {
         authority: &Arc<dyn KickAuthority>,
         targets: &[Seen],
     ) -> Result<Vec<Seen>, ScanError> {
-        let accounts = self.accounts.clone();
-        let observer = self
-            .signed(authority, "host census", move |by, space| by.observer(space, &accounts))
-            .await?;
-        let listed = self.scan(&observer).await;
-        observer.close(ANSWER_WITHIN).await;
-        let listed = listed?;
-        if let Some(why) = listed.incomplete {
-            return Err(ScanError::HostCensus(why));
-        }
+        let listed = self.census_by_host(authority).await?;
         let listed: BTreeSet<Seen> = listed.seen.into_iter().collect();
         let mut kicked = Vec::new();
         for target in targets.iter().filter(|target| listed.contains(target)) {
@@ -227,6 +175,24 @@ impl Scanner {
         Ok(kicked)
     }
 
+    /// The host's own census, by an observer that is signed for it; complete, or an error.
+    async fn census_by_host(&self, authority: &Arc<dyn KickAuthority>) -> Result<Scan, ScanError> {
+        let (what, accounts) = ("host census", self.accounts().to_vec());
+        let sign = move |by: &dyn KickAuthority, space: &Space| by.observer(space, &accounts);
+        let observer = self.signed(authority, what, sign).await?;
+        let take = || async {
+            let taken = connz::take(&observer, self.accounts(), Detail::Who).await;
+            let taken = taken.map_err(|source| ScanError::Broker { what, source })?;
+            Ok(Scan::of(&taken))
+        };
+        let listed = self.complete(take).await;
+        observer.close(ANSWER_WITHIN).await;
+        match listed? {
+            Scan { incomplete: Some(why), .. } => Err(ScanError::HostCensus(why)),
+            listed => Ok(listed),
+        }
+    }
+
     /// A connection on a credential that is signed now, beside the async loops.
     async fn signed(
         &self,
@@ -234,19 +200,19 @@ impl Scanner {
         what: &'static str,
         sign: impl FnOnce(&dyn KickAuthority, &Space) -> Result<Secret, String> + Send + 'static,
     ) -> Result<Connection, ScanError> {
-        let (authority, space) = (Arc::clone(authority), self.space.clone());
+        let (authority, space) = (Arc::clone(authority), self.space().clone());
         let signed = tokio::task::spawn_blocking(move || sign(&*authority, &space)).await;
         let secret = signed.unwrap_or_else(|error| Err(error.to_string()));
         let source = secret.and_then(|secret| credentials::signed_for_now(&secret));
-        let name = format!("cotal-delivery {} {what}", self.space);
-        self.dial(name, source.map_err(ScanError::NotSigned)?, what).await
+        let name = format!("cotal-delivery {} {what}", self.space());
+        self.owner.dial(name, source.map_err(ScanError::NotSigned)?, what).await
     }
 
     fn judge(&self, principal: &Principal, kicked: u64, after: &Scan) -> Eviction {
         let remaining = count(after.seen.iter(), principal);
         let scan_complete = after.incomplete.is_none();
         let verified_gone = scan_complete && remaining == 0;
-        info!(space = %self.space, %principal, kicked, remaining, verified_gone, "eviction");
+        info!(space = %self.space(), %principal, kicked, remaining, verified_gone, "eviction");
         Eviction {
             principal: principal.clone(),
             kicked,
@@ -262,9 +228,7 @@ impl Scanner {
         &self,
         principal: &Principal,
     ) -> Result<PrincipalLiveness, ScanError> {
-        let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
-        let scan = self.scan(&observer).await?;
-        observer.close(ANSWER_WITHIN).await;
+        let scan = self.scan().await?;
         let scan_complete = scan.incomplete.is_none();
         let state: LiveState = eviction::liveness(principal, &scan.seen, scan_complete);
         Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
@@ -272,87 +236,22 @@ impl Scanner {
 
     /// The roles that the tags of live connections show, by principal.
     pub(crate) async fn roles(&self) -> Result<HashMap<Principal, BTreeSet<Role>>, ScanError> {
-        let what = "observer credential";
-        let observer = self.open(&SecretKind::MembershipObserver, what).await?;
+        let taken = self.census(Detail::Who).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
-        let mut note = |info: &mut ConnInfo| {
-            let who = eviction::attribute(&info.tags, info.authorized_user.as_deref());
-            let role = info.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
-            if let (Some(who), Some(Ok(role))) = (who, role.map(Role::parse)) {
-                roles.entry(who).or_default().insert(role);
+        for connected in &taken.connected {
+            if let (Some(who), Some(role)) = (connected.principal(), &connected.role) {
+                roles.entry(who.clone()).or_default().insert(role.clone());
             }
-        };
-        let mut taken = Ok(());
-        for account in &self.accounts {
-            taken = taken.and(self.census(&observer, account, false, &mut note).await.map(drop));
         }
-        observer.close(ANSWER_WITHIN).await;
-        taken.map_err(|source| ScanError::Broker { what, source })?;
         Ok(roles)
     }
 
-    /// The accounts that it looks at.
-    pub(crate) fn accounts(&self) -> &[String] {
-        &self.accounts
-    }
-
-    /// Who is connected and subscribed to what, or why a census does not show everybody.
-    pub(crate) async fn readers(&self) -> Result<Result<Vec<Reader>, String>, ScanError> {
-        let what = "observer credential";
-        let observer = self.open(&SecretKind::MembershipObserver, what).await?;
-        let mut readers = Vec::new();
-        let mut note = |info: &mut ConnInfo| {
-            let principal = eviction::attribute(&info.tags, info.authorized_user.as_deref());
-            readers.extend(principal.map(|principal| Reader {
-                principal,
-                is_agent: info.tags.iter().any(|tag| tag.starts_with("lifecycle:")),
-                subscriptions: std::mem::take(&mut info.subscriptions_list),
-            }));
-        };
-        let (mut incomplete, mut failed) = (None, None);
-        for account in &self.accounts {
-            match self.census(&observer, account, true, &mut note).await {
-                Ok(taken) => incomplete = incomplete.or(taken.complete().err()),
-                Err(source) => failed = failed.or(Some(ScanError::Broker { what, source })),
-            }
-        }
-        observer.close(ANSWER_WITHIN).await;
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(incomplete.map_or(Ok(readers), |why| Err(why.to_string()))),
-        }
-    }
-
-    async fn open(&self, kind: &SecretKind, what: &'static str) -> Result<Connection, ScanError> {
-        let (kind, accounts) = (kind.clone(), self.accounts.clone());
-        let source = credentials::ask_store(&self.store, &self.space, move |store, space| {
-            credentials::system(store, space, &kind, &accounts)
-        });
-        let source = source.await?;
-        let name = format!("cotal-delivery {} {what}", self.space);
-        self.dial(name, source, what).await
-    }
-
-    async fn dial(
-        &self,
-        name: String,
-        source: CredsSource,
-        what: &'static str,
-    ) -> Result<Connection, ScanError> {
-        let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
-        Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
-    }
-
     /// Waits until none of the kicked is seen any more, or says how many stay.
-    async fn verify(
-        &self,
-        observer: &Connection,
-        wanted: &BTreeSet<&Principal>,
-    ) -> Result<Scan, ScanError> {
+    async fn verify(&self, wanted: &BTreeSet<&Principal>) -> Result<Scan, ScanError> {
         let deadline = tokio::time::Instant::now() + GONE_WITHIN;
         tokio::time::sleep(BACK_WITHIN).await;
         loop {
-            let scan = self.scan(observer).await?;
+            let scan = self.scan().await?;
             let stay = scan.seen.iter().any(|seen| is_of(seen, wanted));
             let proven = !stay && scan.incomplete.is_none();
             if proven || tokio::time::Instant::now() >= deadline {
@@ -371,93 +270,27 @@ impl Scanner {
         let kicked = evictor.publish_with_reply(subject, reply, None, body.into()).await;
         let flushed = evictor.flush().await;
         if let Err(error) = kicked.and(flushed) {
-            warn!(space = %self.space, %error, cid = target.cid, "a connection could not be kicked");
+            warn!(space = %self.space(), %error, cid = target.cid, "a connection could not be kicked");
         }
     }
 
-    /// One census of every account; it proves an absence only where each of them was complete.
-    async fn scan(&self, observer: &Connection) -> Result<Scan, ScanError> {
-        let mut all = Scan { seen: Vec::new(), incomplete: None };
-        for account in &self.accounts {
-            let scan = self.scan_one(observer, account).await?;
-            all.seen.extend(scan.seen);
-            all.incomplete = all.incomplete.or(scan.incomplete);
-        }
-        Ok(all)
+    async fn scan(&self) -> Result<Scan, ScanError> {
+        let take = || async { Ok(Scan::of(&*self.census(Detail::Who).await?)) };
+        self.complete(take).await
     }
 
-    /// One census of an account; begun again when connections came or went meanwhile.
-    async fn scan_one(&self, observer: &Connection, account: &str) -> Result<Scan, ScanError> {
-        let broken = |source| ScanError::Broker { what: "observer credential", source };
-        let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
-        for _ in 0..SCANS {
-            let census = self.census(observer, account, false, |_| {}).await.map_err(broken)?;
-            match census.complete() {
-                Ok(seen) => return Ok(Scan { seen, incomplete: None }),
-                Err(why) => {
-                    warn!(space = %self.space, %why, "the census is incomplete");
-                    scan =
-                        Scan { seen: census.seen().collect(), incomplete: Some(why.to_string()) };
-                }
-            }
+    /// Takes one again when connections came or went meanwhile.
+    async fn complete<F>(&self, take: impl Fn() -> F) -> Result<Scan, ScanError>
+    where
+        F: Future<Output = Result<Scan, ScanError>>,
+    {
+        let mut scan = take().await?;
+        for _ in 1..SCANS {
+            let Some(why) = &scan.incomplete else { break };
+            warn!(space = %self.space(), %why, "the census is incomplete");
+            scan = take().await?;
         }
         Ok(scan)
-    }
-
-    async fn census(
-        &self,
-        observer: &Connection,
-        account: &str,
-        subscriptions: bool,
-        mut note: impl FnMut(&mut ConnInfo),
-    ) -> Result<Census, NatsError> {
-        let pongs =
-            observer.request_many(SYS_PING, Default::default(), ANSWER_WITHIN, all_pongs).await?;
-        let pongs: Vec<Pong> = pongs.iter().filter_map(parse).collect();
-        let active = pongs.iter().map(|pong| pong.statsz.active_servers).max().unwrap_or_default();
-        let mut census = Census::new(pongs.into_iter().map(|pong| pong.server.id), active);
-        let mut seen = 0;
-        while let Some((offset, owing)) = census.wanted() {
-            let before = census.wanted();
-            let body = json!({
-                "auth": true, "subscriptions": subscriptions, "sort": "cid", "offset": offset,
-                "limit": PAGE,
-            });
-            let answered = |replies: &[Message]| {
-                let pages = replies.iter().filter_map(parse::<Connz>);
-                let servers: BTreeSet<String> = pages.map(|page| page.server.id).collect();
-                owing.is_subset(&servers)
-            };
-            let subject = sys::connz(account);
-            let body = body.to_string().into();
-            let pages = observer.request_many(subject, body, PAGE_WITHIN, answered).await?;
-            for mut page in pages.iter().filter_map(parse::<Connz>) {
-                page.data.connections.iter_mut().for_each(&mut note);
-                let page = self.page(page);
-                seen += page.connections.len();
-                census.page(page);
-            }
-            if census.wanted() == before || seen > MOST_SEEN {
-                break;
-            }
-        }
-        Ok(census)
-    }
-
-    fn page(&self, page: Connz) -> Page {
-        let server = page.server.id;
-        let seen = |info: ConnInfo| Seen {
-            server: server.clone(),
-            cid: info.cid,
-            principal: eviction::attribute(&info.tags, info.authorized_user.as_deref()),
-        };
-        let connections = page.data.connections.into_iter().map(seen).collect();
-        Page {
-            offset: page.data.offset,
-            total: page.data.total,
-            connections,
-            server: server.clone(),
-        }
     }
 }
 
@@ -467,15 +300,4 @@ fn is_of(seen: &Seen, wanted: &BTreeSet<&Principal>) -> bool {
 
 fn count<'a>(seen: impl Iterator<Item = &'a Seen>, principal: &Principal) -> u64 {
     seen.filter(|seen| seen.principal.as_ref() == Some(principal)).count() as u64
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(message: &Message) -> Option<T> {
-    serde_json::from_slice(&message.payload).ok()
-}
-
-/// Whether as many servers have answered as the mesh shows active.
-fn all_pongs(replies: &[Message]) -> bool {
-    let pongs: Vec<Pong> = replies.iter().filter_map(parse).collect();
-    let active = pongs.iter().map(|pong| pong.statsz.active_servers).max();
-    active.is_some_and(|active| active > 0 && pongs.len() as u64 >= active)
 }

@@ -176,7 +176,7 @@ impl AdminApi {
                 Ok(a) => self.standing(a.after).await,
                 Err(refusal) => refusal,
             },
-            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),
+            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store().identity()),
             other => unknown(other, DELIVERY_ADMIN),
         }
     }

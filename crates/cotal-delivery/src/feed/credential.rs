@@ -51,7 +51,7 @@ impl FeedCredential {
         Arc::new(Self {
             space,
             accounts: scanner.accounts().to_vec(),
-            store: Arc::clone(&scanner.store),
+            store: Arc::clone(scanner.store()),
             dial: ConnectOptions { name, ..context.connect.clone() },
             health,
             held: Mutex::default(),

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::beside::{Beside, Health, contained};
-use crate::census::{ScanError, Scanner};
+use crate::census::{Detail, ScanError, Scanner};
 use crate::clock::now_ms;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
@@ -166,12 +166,17 @@ impl MembershipFeed {
         Ok(every)
     }
 
+    /// Who is connected and reads what, as the one owner of the lane's census sees it.
     async fn connected(&self) -> Result<Picture, NoPicture> {
-        let readers = self.scanner.readers().await?.map_err(NoPicture::Incomplete)?;
+        let census = self.scanner.census(Detail::Subscriptions).await?;
+        if let Some(why) = census.incomplete() {
+            return Err(NoPicture::Incomplete(why.to_string()));
+        }
         let mut picture = Picture::default();
-        for reader in readers {
-            let live = reader.subscriptions.iter().filter_map(|s| self.space.chat_read(s));
-            picture.connected(reader.principal, reader.is_agent, live);
+        for connected in census.connected() {
+            let Some(principal) = connected.principal() else { continue };
+            let live = connected.subscriptions.iter().filter_map(|s| self.space.chat_read(s));
+            picture.connected(principal.clone(), connected.is_agent, live);
         }
         Ok(picture)
     }

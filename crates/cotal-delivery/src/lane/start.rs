@@ -39,7 +39,7 @@ impl Start {
     pub(super) async fn all(self, context: LaneContext) -> Result<(), LaneError> {
         let Self { options, identity, changed_acls, renewals, has_started, .. } = self;
         let context = &context;
-        let scanner = Scanner::new(&options, &identity.accounts);
+        let scanner = Scanner::spawn(context, &options, &identity.accounts);
         let read = || streams::streams(context);
         let streams = context.ask("cannot read the streams", read).await?;
         let correct = || positions::correct(context, &streams);

@@ -83,7 +83,7 @@ impl Roles {
         let roles = match self.scanner.roles().await {
             Ok(roles) => Some(roles),
             Err(error) => {
-                let space = &self.scanner.space;
+                let space = self.scanner.space();
                 warn!(%space, %error, "the roles of callers cannot be told apart");
                 None
             }
