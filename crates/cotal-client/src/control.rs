@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cotal_nats::{Bytes, Connection, Message, NatsError, Operation, StatusCode, Subscription};
+use cotal_nats::{
+    Bytes, Connection, Message, NatsError, Operation, RecvError, StatusCode, Subscription,
+};
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
 use cotal_wire::names::{replies_of, reply_to};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex as TurnMutex, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Bucket, ConnEvent, Connection};
+use cotal_nats::{Bucket, ConnEvent, Connection, Listener, RecvError};
 use cotal_wire::names::{Bucket as Name, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +30,7 @@ enum Wake {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     connection: Connection,
-    events: Receiver<ConnEvent>,
+    events: Listener<ConnEvent>,
     plane: Plane,
     sink: Sink,
     /// Tried at once when a daemon or the connection is back.

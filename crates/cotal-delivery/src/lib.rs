@@ -48,6 +48,7 @@ mod timers;
 pub use census::kick_authority::{KickAuthority, Kicks};
 pub use cotal_nats::TlsMode;
 pub use cotal_rules::lease::Failure as LeaseFailure;
+pub use cotal_rules::upkeep::Upkeep;
 pub use cotal_rules::watchdog::Windows;
 pub use cotal_wire::Space;
 pub use cotal_workspace::{

@@ -6,7 +6,8 @@
 use std::time::{Duration, Instant};
 
 use cotal_nats::{
-    Bucket, Bytes, Connection, Denial, Entry, Message, NatsError, StatusCode, Subscription,
+    Bucket, Bytes, Connection, Denial, Entry, Listener, Message, NatsError, StatusCode,
+    Subscription,
 };
 use cotal_rules::cadence::{Cadence, Next};
 use cotal_wire::control::{Plane, PlaneReply, Reply, Request};
@@ -15,7 +16,6 @@ use cotal_wire::names::{self, DELIVERY, DELIVERY_ADMIN, LEASE_KEY, replies_of, r
 use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
 use serde_json::Value;
-use tokio::sync::broadcast;
 
 use crate::error::{Doing, ManagerError};
 
@@ -256,7 +256,7 @@ fn attempt_ms(wait_ms: i64) -> i64 {
 /// One request that is sent as often as nobody answers it.
 struct Attempts {
     replies: Subscription,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     /// Where each attempt awaits its answer; the cadence bounds their number.
     sent: Vec<String>,
 }

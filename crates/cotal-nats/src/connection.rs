@@ -13,8 +13,9 @@ use async_nats::connection::State;
 use async_nats::{AuthError, ConnectErrorKind, Subject};
 use cotal_wire::accounts::parse_api_tag;
 use data_encoding::BASE32_NOPAD;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
+use crate::broadcast::{Listener, RecvError};
 use crate::creds::{Claims, Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
@@ -33,6 +34,8 @@ const MAX_REDIAL_DELAY: Duration = Duration::from_millis(500);
 const API: &str = "$JS.API";
 /// Messages a subscription buffers before the client drops them; far above any pull in flight.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
+/// Bytes read from the socket at once, where many messages come.
+const READ_BUFFER: u16 = u16::MAX;
 
 /// The transport that is demanded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +69,11 @@ pub struct ConnectOptions {
     pub request_timeout: Duration,
     /// What is asked before each write of the connection's handle.
     pub fence: Option<Fence>,
+    /// Heartbeats of idle pulls and watches are asked for no more often than this. A watch whose
+    /// consumer is gone without a word is found within twice as long.
+    pub heartbeat_at_least: Duration,
+    /// Bytes that are read from the socket at once, and held for as long as the connection stands.
+    pub read_buffer: u16,
 }
 
 impl ConnectOptions {
@@ -80,6 +88,8 @@ impl ConnectOptions {
             retry_initial: false,
             request_timeout: REQUEST_TIMEOUT,
             fence: None,
+            heartbeat_at_least: Duration::ZERO,
+            read_buffer: READ_BUFFER,
         }
     }
 
@@ -108,6 +118,7 @@ pub(crate) struct Inner {
     /// Streams of another account, and the prefix under which their API is served in this one.
     elsewhere: Vec<(String, String)>,
     pub(crate) request_timeout: Duration,
+    pub(crate) heartbeat_at_least: Duration,
     /// Tells this connection's inboxes from those of an earlier one with the same key, whose pulls
     /// the broker may still answer.
     run: String,
@@ -171,6 +182,7 @@ impl Connection {
                 presented,
                 elsewhere: creds.as_ref().map(elsewhere).unwrap_or_default(),
                 request_timeout: options.request_timeout,
+                heartbeat_at_least: options.heartbeat_at_least,
                 run: random_run()?,
                 next_token: AtomicU64::new(0),
             }),
@@ -188,7 +200,7 @@ impl Connection {
     /// its handshake, also one that a busy broker sent before it had judged the credential.
     async fn accepted(
         &self,
-        mut events: broadcast::Receiver<ConnEvent>,
+        mut events: Listener<ConnEvent>,
         asks: bool,
         url: String,
     ) -> Result<(), NatsError> {
@@ -221,12 +233,12 @@ impl Connection {
     }
 
     /// Everything that happens from now on.
-    pub fn events(&self) -> broadcast::Receiver<ConnEvent> {
+    pub fn events(&self) -> Listener<ConnEvent> {
         self.inner.hub.events.subscribe()
     }
 
     /// The permissions violations from now on.
-    pub fn denials(&self) -> broadcast::Receiver<Denial> {
+    pub fn denials(&self) -> Listener<Denial> {
         self.inner.hub.denials.subscribe()
     }
 
@@ -419,6 +431,7 @@ fn client_options(
         .connection_timeout(HANDSHAKE_TIMEOUT)
         .request_timeout(Some(options.request_timeout))
         .subscription_capacity(SUBSCRIPTION_CAPACITY)
+        .read_buffer_capacity(options.read_buffer)
         .ignore_discovered_servers()
         .max_reconnects(None)
         .reconnect_delay_callback(move |attempts| redial_delay(&redials, attempts))
@@ -503,14 +516,14 @@ fn random_conn_id() -> Result<String, NatsError> {
 }
 
 /// Waits until the broker rejects the credential.
-async fn rejection(events: &mut broadcast::Receiver<ConnEvent>) -> &'static str {
+async fn rejection(events: &mut Listener<ConnEvent>) -> &'static str {
     loop {
         match events.recv().await {
             Ok(ConnEvent::AuthViolation) => return "authorization violation",
             Ok(ConnEvent::AuthExpired) => return "it has expired",
             Ok(ConnEvent::AuthRevoked) => return "it was revoked",
-            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return std::future::pending().await,
         }
     }
 }

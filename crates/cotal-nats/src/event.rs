@@ -6,15 +6,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_nats::{ClientError, Event, ServerError};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
+use crate::broadcast::Broadcast;
 use crate::error::{Denial, Operation};
 
 /// Enough for the bursts of one lane; a reader that lags learns that it lagged.
 const EVENT_CAPACITY: usize = 256;
 /// As many messages as a writer has in flight, and so as many denials as may come before a listener
-/// runs. The slots are made with the connection, whether anything is ever denied or not: four times
-/// as many weighed a MiB in each idle lane of a host.
+/// runs.
 const DENIAL_CAPACITY: usize = 1_024;
 
 /// Something that happened to the connection.
@@ -81,8 +81,8 @@ impl ConnState {
 /// The fan-out of everything the client reports.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    pub(crate) events: broadcast::Sender<ConnEvent>,
-    pub(crate) denials: broadcast::Sender<Denial>,
+    pub(crate) events: Broadcast<ConnEvent>,
+    pub(crate) denials: Broadcast<Denial>,
     pub(crate) state: watch::Sender<ConnState>,
     /// Set when nobody needs the connection any more, also while it redials.
     pub(crate) abandoned: AtomicBool,
@@ -92,8 +92,8 @@ impl Hub {
     pub(crate) fn new() -> Self {
         let initial = ConnState { phase: Phase::Connecting, drops: 0, expiries: 0 };
         Self {
-            events: broadcast::channel(EVENT_CAPACITY).0,
-            denials: broadcast::channel(DENIAL_CAPACITY).0,
+            events: Broadcast::new(EVENT_CAPACITY),
+            denials: Broadcast::new(DENIAL_CAPACITY),
             state: watch::channel(initial).0,
             abandoned: AtomicBool::new(false),
         }
@@ -123,12 +123,11 @@ impl Hub {
             ConnEvent::Closed => self.set_phase(Phase::Closed),
             ConnEvent::AuthExpired => self.state.send_modify(|state| state.expiries += 1),
             ConnEvent::Denied(denial) => {
-                // No listener is no loss: the event below carries it too.
-                let _ = self.denials.send(denial.clone());
+                self.denials.send(denial.clone());
             }
             _ => {}
         }
-        let _ = self.events.send(event);
+        self.events.send(event);
     }
 
     fn set_phase(&self, phase: Phase) {

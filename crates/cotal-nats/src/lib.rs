@@ -14,6 +14,7 @@
 //! Payloads are slices of the client's read buffer: whoever keeps one for long copies it, or it
 //! keeps its neighbours alive.
 
+mod broadcast;
 mod connection;
 mod creds;
 mod error;
@@ -31,6 +32,7 @@ mod writer;
 pub use async_nats::{HeaderMap, HeaderName, HeaderValue, Message, StatusCode, Subject};
 pub use bytes::Bytes;
 
+pub use broadcast::{Listener, RecvError};
 pub use connection::{ConnectOptions, Connection, Proof, TlsMode, prove};
 pub use creds::{Claims, Creds, CredsError, CredsSource, NatsClaims, Replacements};
 pub use error::{ApiError, ConnectError, Denial, NatsError, Operation};

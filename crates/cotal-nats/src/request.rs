@@ -12,9 +12,9 @@ use async_nats::message::OutboundMessage;
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, timeout};
 
+use crate::broadcast::{Listener, RecvError};
 use crate::connection::{Connection, PROBE_SUBJECT};
 use crate::error::{Denial, NatsError, Operation};
 
@@ -212,7 +212,7 @@ impl Connection {
 pub struct Subscription {
     subject: Subject,
     inner: async_nats::Subscriber,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     denials_open: bool,
 }
 
@@ -259,7 +259,7 @@ fn is_subscribe(denial: &Denial) -> bool {
 
 /// Waits for a denial of `subject`; pends for ever when none can come any more.
 pub(crate) async fn denial_of(
-    denials: &mut broadcast::Receiver<Denial>,
+    denials: &mut Listener<Denial>,
     subject: &Subject,
     kind: fn(&Denial) -> bool,
 ) -> Denial {

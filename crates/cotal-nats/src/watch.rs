@@ -179,6 +179,12 @@ impl Watch {
         }
     }
 
+    /// Gives the consumer up and begins anew right after the last row that was handed out, because
+    /// the bucket was seen to hold more than the watch tells.
+    pub async fn begin_anew(&mut self) {
+        self.leave().await;
+    }
+
     async fn begin(&mut self) -> Result<(), NatsError> {
         let connection = self.bucket.connection();
         let name = format!("w{}", unique()?);

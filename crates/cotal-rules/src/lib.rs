@@ -27,6 +27,7 @@ pub mod reopen;
 pub mod timers;
 pub mod trim;
 pub mod unrouted;
+pub mod upkeep;
 pub mod waiting;
 pub mod watchdog;
 

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cotal_broker::{Broker, BrokerBinary, ListenPort, LocateOptions, cache_dir, locate};
-use cotal_delivery::{Lane, LaneOptions, Stage};
+use cotal_delivery::{Lane, LaneOptions, Stage, Upkeep};
 use cotal_manager::launch::BrokerLaunch;
 use cotal_manager::{
     AgentName, Agents, Authority, BrokerAddress, NewAgent, clock, ensure_daemon_credentials,
@@ -23,6 +24,9 @@ use cotal_workspace::{
 use tempfile::TempDir;
 
 use crate::peer::Peer;
+
+/// The feed looks at an idle space this often, so that tests of it wait for little.
+const FEED_IDLE_EVERY: Duration = Duration::from_secs(2);
 
 /// What differs from mesh to mesh.
 #[derive(Debug, Clone, Default)]
@@ -399,7 +403,10 @@ impl Mesh {
     #[must_use]
     pub fn lane_options(&self) -> LaneOptions {
         let store = Arc::new(FileStore::new(self.root.clone()));
-        LaneOptions::new(self.space().clone(), self.url.as_str(), store)
+        LaneOptions {
+            upkeep: Upkeep { feed_idle_every: FEED_IDLE_EVERY, ..Upkeep::default() },
+            ..LaneOptions::new(self.space().clone(), self.url.as_str(), store)
+        }
     }
 
     /// A lane in this process, serving.

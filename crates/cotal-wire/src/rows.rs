@@ -257,9 +257,6 @@ impl LeaseRow {
     }
 }
 
-/// A heartbeat of the feed that is older than this, in milliseconds, says that the feed is stale.
-pub const FEED_STALE_AFTER_MS: i64 = 30_000;
-
 /// A row of the derived membership feed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -295,6 +292,8 @@ fn is_zero(number: &u64) -> bool {
 pub struct FeedBeat {
     /// When, Unix milliseconds.
     pub observed_at: i64,
+    /// Until when the next one comes at the latest, Unix milliseconds: after that the feed is stale.
+    pub fresh_until: i64,
 }
 
 impl FeedBeat {

@@ -26,9 +26,9 @@ use tracing::{info, warn};
 use crate::credentials;
 use crate::lane::context::LaneContext;
 use crate::lane::options::LaneOptions;
+use connz::ANSWER_WITHIN;
 pub(crate) use connz::{Detail, Taken};
 pub(crate) use error::ScanError;
-use connz::ANSWER_WITHIN;
 use kick_authority::{KickAuthority, Kicks};
 use owner::CensusOwner;
 

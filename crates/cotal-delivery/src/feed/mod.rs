@@ -30,11 +30,13 @@ use credential::FeedCredential;
 
 /// Between two censuses: how late the feed shows a change.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// The same while nobody is connected, so that an idle space costs little. A reader calls the feed
-/// stale after twice as long.
-const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// The longest time between two censuses, whatever one costs.
 const LONGEST_REST: Duration = Duration::from_secs(20);
+/// How much later than planned the next heartbeat may come before readers call the feed stale: a
+/// census may take its time, and begins anew when connections come or go.
+const LATE_BY: Duration = Duration::from_secs(25);
+/// How long whoever came is given to subscribe before the census that its coming caused.
+const SETTLED_WITHIN: Duration = Duration::from_millis(500);
 /// Rows written at once.
 const WRITE_AT_ONCE: usize = 64;
 
@@ -65,13 +67,14 @@ pub(crate) struct FeedHandle {
 }
 
 /// Starts the feed, once there is a credential.
-pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner) -> FeedHandle {
+pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner, idle_every: Duration) -> FeedHandle {
     let health = Health::new(COMPONENT);
     let feed = MembershipFeed {
         space: context.space.clone(),
         gate: context.gate.clone(),
         view: Arc::clone(&context.view),
         scanner: scanner.clone(),
+        idle_every,
     };
     let credential = FeedCredential::new(context, scanner, health.clone());
     let handle = FeedHandle { credential: Arc::clone(&credential), health: health.clone() };
@@ -92,6 +95,8 @@ struct MembershipFeed {
     gate: Gate,
     view: Arc<View>,
     scanner: Scanner,
+    /// Between two censuses while nobody is connected.
+    idle_every: Duration,
 }
 
 impl MembershipFeed {
@@ -115,16 +120,24 @@ impl MembershipFeed {
     ) -> Result<(), FeedFault> {
         let kv = Kv::new(&connection, &self.space.bucket(Bucket::Membership));
         let mut held = Held { watch: kv.watch_all().await?, rows: BTreeMap::new(), scanned: false };
-        let mut due = Instant::now();
+        let mut stirs = self.view.stirs();
+        let (mut due, mut idle) = (Instant::now(), false);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 told = held.told() => told?,
+                // Somebody came into an idle space; a moment later its subscriptions stand, too.
+                () = stirs.next(), if idle => {
+                    idle = false;
+                    due = due.min(Instant::now() + SETTLED_WITHIN);
+                }
                 () = tokio::time::sleep_until(due), if held.scanned => {
                     let begun = Instant::now();
                     let sweep = self.sweep(&kv, &held.rows, &health);
                     let Some(swept) = stop.run_until_cancelled(sweep).await else { return Ok(()) };
-                    due = Instant::now() + swept?.max(rest_after(begun.elapsed()));
+                    let every = swept?;
+                    idle = every > SWEEP_EVERY;
+                    due = Instant::now() + every.max(rest_after(begun.elapsed()));
                 }
             }
         }
@@ -152,7 +165,7 @@ impl MembershipFeed {
                 return Ok(SWEEP_EVERY);
             }
         };
-        let every = if picture.is_empty() { IDLE_SWEEP_EVERY } else { SWEEP_EVERY };
+        let every = if picture.is_empty() { self.idle_every } else { SWEEP_EVERY };
         for (channel, member) in self.view.directory().durable_members() {
             picture.member(member.principal.clone(), channel.clone());
         }
@@ -160,7 +173,8 @@ impl MembershipFeed {
         let changes = futures_util::stream::iter(picture.changes(held, now));
         let written = changes.map(|change| write(kv, change)).buffer_unordered(WRITE_AT_ONCE);
         written.try_collect::<()>().await?;
-        let beat = FeedBeat { observed_at: now };
+        let fresh_for = i64::try_from((every + LATE_BY).as_millis()).unwrap_or(i64::MAX);
+        let beat = FeedBeat { observed_at: now, fresh_until: now.saturating_add(fresh_for) };
         kv.put(FEED_KEY, serde_json::to_vec(&beat).unwrap_or_default().into()).await?;
         health.runs();
         Ok(every)

@@ -14,6 +14,7 @@ mod supervisor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
@@ -56,7 +57,9 @@ impl Host {
         spaces: impl IntoIterator<Item = Space>,
     ) -> Self {
         let pace = Pace::new(options.open_every);
-        let shared = Arc::new(Shared { options, store, pace, board: Board::default() });
+        let spaces: BTreeSet<Space> = spaces.into_iter().collect();
+        let lanes = AtomicUsize::new(spaces.len());
+        let shared = Arc::new(Shared { options, store, pace, board: Board::default(), lanes });
         let mut host = Self { shared, lanes: BTreeMap::new() };
         spaces.into_iter().for_each(|space| host.add(space));
         host
@@ -69,6 +72,8 @@ impl Host {
     /// forgotten by the next call. Then call it again, because lanes may be missing.
     pub async fn set_spaces(&mut self, spaces: impl IntoIterator<Item = Space>) {
         let wanted: BTreeSet<Space> = spaces.into_iter().collect();
+        // Lanes that serve keep the pace at which they were opened.
+        self.shared.lanes.store(wanted.len(), Ordering::Relaxed);
         let leaving = self.lanes.keys().filter(|space| !wanted.contains(*space));
         let leaving: Vec<Space> = leaving.cloned().collect();
         for space in wanted {

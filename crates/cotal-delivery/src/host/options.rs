@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::TlsMode;
+use cotal_rules::upkeep::Upkeep;
 use cotal_rules::watchdog::Windows;
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
@@ -16,6 +17,10 @@ use crate::lane::options::{LEASE_TTL, LaneOptions, SWEEP_EVERY};
 const OPEN_EVERY: Duration = Duration::from_millis(15);
 /// Between two proofs that a lane makes progress; each asks the broker once.
 const PROVE_EVERY: Duration = Duration::from_secs(60);
+
+/// Bytes that a lane's connection reads at once: most lanes of a host read little, and each holds
+/// its buffer all the time.
+const READ_BUFFER: u16 = 16_384;
 
 /// How to run the lanes of a host.
 #[derive(Clone)]
@@ -55,13 +60,20 @@ impl HostOptions {
         }
     }
 
-    /// How the lane of one space is run.
-    pub(super) fn lane(&self, space: &Space, store: &Arc<dyn SecretStore>) -> LaneOptions {
+    /// How the lane of one space is run, one of `lanes`.
+    pub(super) fn lane(
+        &self,
+        space: &Space,
+        store: &Arc<dyn SecretStore>,
+        lanes: usize,
+    ) -> LaneOptions {
         LaneOptions {
             tls: self.tls.clone(),
             windows: self.windows,
             sweep_every: self.sweep_every,
             lease_ttl: self.lease_ttl,
+            upkeep: Upkeep::of_one_in(lanes),
+            read_buffer: READ_BUFFER,
             kicks: Kicks::Host(self.kick_authority.clone()),
             ..LaneOptions::new(space.clone(), self.server.as_str(), Arc::clone(store))
         }

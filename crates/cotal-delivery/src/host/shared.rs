@@ -1,6 +1,7 @@
 //! What the supervisors of a host's lanes share.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use cotal_workspace::SecretStore;
 
@@ -14,4 +15,6 @@ pub(super) struct Shared {
     pub(super) store: Arc<dyn SecretStore>,
     pub(super) pace: Pace,
     pub(super) board: Board,
+    /// How many spaces the host is to serve.
+    pub(super) lanes: AtomicUsize,
 }

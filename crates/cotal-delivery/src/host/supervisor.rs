@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cotal_nats::{ConnectError, NatsError};
@@ -17,6 +18,7 @@ use super::shared::Shared;
 use super::standby;
 use crate::lane::Lane;
 use crate::lane::error::LaneError;
+use crate::lane::options::LaneOptions;
 use crate::lane::stage::Stage;
 use crate::lease::error::LeaseError;
 use crate::loop_progress::Stalled;
@@ -66,9 +68,15 @@ impl Supervisor {
         self.note(LaneState::Closed, Some("the host closed it".to_owned()));
     }
 
+    /// How the lane is run, one of as many as there are now.
+    fn options(&self) -> LaneOptions {
+        let Shared { options, store, lanes, .. } = &*self.shared;
+        options.lane(&self.space, store, lanes.load(Ordering::Relaxed))
+    }
+
     /// Runs the lane once.
     async fn serve(&self) -> Ended {
-        let options = self.shared.options.lane(&self.space, &self.shared.store);
+        let options = self.options();
         let mut lane = Lane::start(options);
         let mut stage = lane.stage();
         let progress = lane.progress();
@@ -130,7 +138,7 @@ impl Supervisor {
             Reopen::After(ms) => return tokio::time::sleep(millis(ms)).await,
             Reopen::OnceTheRowIsGone { ask_every_ms } => millis(ask_every_ms),
         };
-        let options = self.shared.options.lane(&self.space, &self.shared.store);
+        let options = self.options();
         let held_by = |holder: &str| {
             let reason = format!("{holder} holds the lease");
             if self.note(LaneState::Standby, Some(reason)) {

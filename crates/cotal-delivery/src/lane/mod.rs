@@ -43,6 +43,8 @@ use tasks::Tasks;
 
 /// How long the connection may take to send what is queued when it is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes that a connection beside delivery reads at once: what comes there is small.
+const BESIDE_READ_BUFFER: u16 = 4_096;
 
 /// A running lane. Dropping it aborts it without a release, so that its lease row stands until it
 /// expires; call [`Lane::close`] instead.
@@ -190,8 +192,12 @@ async fn claim_and_serve(
         () = stop.cancelled() => return Ok(End::unclaimed(Ok(()))),
     };
     let name = format!("cotal-delivery {}", options.space);
-    let connect = ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
-        .tls(options.tls.clone());
+    let connect = ConnectOptions {
+        heartbeat_at_least: options.upkeep.heartbeat,
+        read_buffer: options.read_buffer,
+        ..ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
+            .tls(options.tls.clone())
+    };
     let dialled = tokio::select! {
         dialled = Connection::connect(connect.clone()) => dialled,
         // Nothing is claimed yet, so there is nothing to wait for and nothing to release.
@@ -224,7 +230,12 @@ async fn claim_and_serve(
         space: options.space.clone(),
         topology: Topology::of(&identity.creds.claims),
         connection: fenced.clone(),
-        connect: ConnectOptions { fence: Some(fence), ..connect },
+        connect: ConnectOptions {
+            fence: Some(fence),
+            ping_interval: options.upkeep.ping_every,
+            read_buffer: BESIDE_READ_BUFFER,
+            ..connect
+        },
         principal: identity.principal.clone(),
         view: View::new(&fenced, &options.space, &incarnation, gate.clone(), changes),
         incarnation,

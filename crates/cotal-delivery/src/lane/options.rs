@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::TlsMode;
+use cotal_rules::upkeep::Upkeep;
 use cotal_rules::watchdog::Windows;
 use cotal_wire::Space;
 use cotal_workspace::SecretStore;
@@ -15,6 +16,9 @@ pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
 
 /// The time to live of the lease bucket (`docs/wire.md` §4).
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(30);
+
+/// Bytes that the resident connection reads at once.
+const READ_BUFFER: u16 = u16::MAX;
 
 /// How to run a lane.
 #[derive(Clone)]
@@ -34,6 +38,10 @@ pub struct LaneOptions {
     /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into
     /// it.
     pub lease_ttl: Duration,
+    /// How often the lane looks whether everything still stands.
+    pub upkeep: Upkeep,
+    /// Bytes that the resident connection reads at once, and holds for as long as it stands.
+    pub read_buffer: u16,
     /// Who kicks the connections that an eviction finds.
     pub kicks: Kicks,
 }
@@ -49,6 +57,8 @@ impl LaneOptions {
             windows: Windows::new(None, None),
             sweep_every: SWEEP_EVERY,
             lease_ttl: LEASE_TTL,
+            upkeep: Upkeep::default(),
+            read_buffer: READ_BUFFER,
             kicks: Kicks::Own,
         }
     }

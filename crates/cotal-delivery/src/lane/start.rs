@@ -44,7 +44,8 @@ impl Start {
         let streams = context.ask("cannot read the streams", read).await?;
         let correct = || positions::correct(context, &streams);
         context.ask("cannot compare what is stored with its streams", correct).await?;
-        context.spawn("the streams", streams.run(context.stop.clone()));
+        context
+            .spawn("the streams", streams.run(options.upkeep.streams_every, context.stop.clone()));
         let joins = registry::joins(context);
         let pipeline = pipeline::spawn(context, &joins.barrier, changed_acls).await?;
         let registry = registry::spawn(context, &pipeline, joins);
@@ -54,7 +55,10 @@ impl Start {
         let requests =
             role_requests::start::spawn(context, &rail, &scanner, options.sweep_every).await?;
         witness::spawn(context, self.lease_state);
-        let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
+        let (timers, feed) = (
+            timers::spawn(context),
+            feed::spawn(context, &scanner, options.upkeep.feed_idle_every),
+        );
         let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
         control::spawn(context, rail, asked).await

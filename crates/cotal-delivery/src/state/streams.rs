@@ -25,9 +25,6 @@ use crate::state::purged;
 use crate::state::stream_error::StreamError;
 use crate::state::view::View;
 
-/// How often the streams are looked at; what is pulled meanwhile comes from a consumer that the
-/// deletion of its stream has ended.
-const STREAM_CHECK_EVERY: Duration = Duration::from_secs(2);
 /// The buckets whose rows the lane holds in memory. The lease's is its keeper's, presence is
 /// remembered for seconds.
 const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bucket::Dead];
@@ -99,14 +96,23 @@ impl Streams {
         self.known.iter().find(|known| known.stream == stream).map_or(0, |known| known.last)
     }
 
-    /// Looks at the streams now and then, until told to stop.
-    pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), StreamError> {
-        let mut check = interval(STREAM_CHECK_EVERY);
+    /// Looks at the streams `every` so often, and whenever the connection is back, until told to
+    /// stop. What is pulled meanwhile comes from a consumer that the deletion of its stream has
+    /// ended, and a broker that restores a stream is away for it.
+    pub(crate) async fn run(
+        mut self,
+        every: Duration,
+        stop: CancellationToken,
+    ) -> Result<(), StreamError> {
+        let mut link = self.connection.state();
+        let mut check = interval(every);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let drops = link.borrow_and_update().drops;
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 _ = check.tick() => {}
+                Ok(_) = link.wait_for(|link| link.is_connected() && link.drops != drops) => {}
             }
             for known in &mut self.known {
                 let info = tokio::select! {

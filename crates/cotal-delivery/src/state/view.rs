@@ -7,7 +7,9 @@
 //! fail; nothing is decided meanwhile.
 
 mod foreign_joins;
+mod fresh;
 mod presence;
+mod stirs;
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -23,7 +25,7 @@ use cotal_wire::envelope::InboxEntry;
 use cotal_wire::names::{Bucket, member_key};
 use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, Lifecycle, Space};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
@@ -33,8 +35,6 @@ use crate::state::changes::Changes;
 use crate::state::kept::KeptRows;
 use crate::state::watching::{WATCH_AGAIN, watch_all, watch_history};
 
-/// How long a lagging watch is waited for before the caller is told.
-const FRESH_WITHIN: Duration = Duration::from_secs(5);
 /// How long entries wait for a leave. A leave needs a few round trips.
 const LEAVE_HOLD: Duration = Duration::from_secs(1);
 
@@ -116,6 +116,8 @@ struct Progress {
 struct Followed {
     kv: Kv,
     progress: watch::Sender<Progress>,
+    /// Told when the bucket was seen to hold more than the watch tells.
+    behind: Notify,
 }
 
 /// The directory and the feeds that keep it current.
@@ -164,6 +166,7 @@ impl View {
         let followed = |feed: Feed| Followed {
             kv: Kv::new(connection, &space.bucket(feed.bucket())),
             progress: watch::Sender::new(Progress::default()),
+            behind: Notify::new(),
         };
         let dead = Kv::new(connection, &space.bucket(Bucket::Dead));
         let kept = KeptRows::new(dead, gate.clone());
@@ -314,8 +317,14 @@ impl View {
     }
 
     async fn step(&self, feed: Feed, watch: &mut Watch) -> Result<(), ViewError> {
-        let progress = &self.feeds[feed.index()].progress;
-        let event = watch.next().await;
+        let Followed { progress, behind, .. } = &self.feeds[feed.index()];
+        let event = tokio::select! {
+            event = watch.next() => event,
+            () = behind.notified() => {
+                watch.begin_anew().await;
+                return Ok(());
+            }
+        };
         match event.map_err(|error| ViewError::of_watch(error, self.kv(feed)))? {
             WatchEvent::Put { key, value, revision } => {
                 let applied = self.apply(feed, &key, Some(&value), revision);
@@ -486,38 +495,6 @@ impl View {
                 std::future::pending::<()>().await;
             }
         }
-    }
-
-    /// Waits until what the buckets hold *now* has been applied.
-    ///
-    /// # Errors
-    /// When the broker does not say so, or a watch stays behind: then nothing may be decided.
-    pub(crate) async fn fresh(&self, feeds: &[Feed]) -> Result<(), NatsError> {
-        let barriers = feeds.iter().map(|&feed| self.fresh_one(feed));
-        futures_util::future::try_join_all(barriers).await.map(drop)
-    }
-
-    async fn fresh_one(&self, feed: Feed) -> Result<(), NatsError> {
-        let followed = &self.feeds[feed.index()];
-        let mut progress = followed.progress.subscribe();
-        let caught_up = async {
-            loop {
-                let applied = progress.borrow_and_update().applied;
-                let next = match followed.kv.next_after(applied).await {
-                    // Without a bucket nobody is present.
-                    Err(NatsError::Absent { .. }) if feed == Feed::Presence => return Ok(()),
-                    next => next?,
-                };
-                let Some(next) = next else { return Ok(()) };
-                if progress.wait_for(|p| p.applied >= next).await.is_err() {
-                    return Err(NatsError::Closed);
-                }
-            }
-        };
-        timeout(FRESH_WITHIN, caught_up).await.unwrap_or_else(|_| {
-            let what = format!("the watch of {} to catch up", self.space.bucket(feed.bucket()));
-            Err(NatsError::Timeout { what, after: FRESH_WITHIN })
-        })
     }
 
     /// Announces that the caller is about to write the member row `key`; what comes back tells when

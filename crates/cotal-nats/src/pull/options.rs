@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::error::NatsError;
 
+/// Heartbeats in the life of one pull, where few are asked for. The broker demands two.
+const HEARTBEATS_A_PULL: u32 = 8;
+
 /// How to pull.
 #[derive(Clone, Copy, Debug)]
 pub struct PullOptions {
@@ -24,6 +27,17 @@ impl Default for PullOptions {
             max_bytes: 0,
             expires: Duration::from_secs(30),
             idle_heartbeat: Duration::from_secs(5),
+        }
+    }
+}
+
+impl PullOptions {
+    /// The same with heartbeats that lie at least `apart`, and pulls that live for several of them.
+    pub(crate) fn no_more_often_than(self, apart: Duration) -> Self {
+        Self {
+            idle_heartbeat: self.idle_heartbeat.max(apart),
+            expires: self.expires.max(apart * HEARTBEATS_A_PULL),
+            ..self
         }
     }
 }

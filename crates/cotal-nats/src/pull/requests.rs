@@ -5,10 +5,11 @@ use std::time::Duration;
 use async_nats::{Message, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::options::{PullError, PullOptions};
+use crate::broadcast::Listener;
 use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;
@@ -39,7 +40,7 @@ pub(crate) struct PullRequests {
     next_subject: Subject,
     inbox_subject: Subject,
     pub(crate) inbox: async_nats::Subscriber,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     state: watch::Receiver<ConnState>,
     drops: u64,
     /// Asked for and not yet delivered.
@@ -54,6 +55,7 @@ impl PullRequests {
         consumer: &str,
         options: PullOptions,
     ) -> Result<Self, NatsError> {
+        let options = options.no_more_often_than(connection.inner.heartbeat_at_least);
         let inbox_subject = connection.new_inbox();
         let denials = connection.denials();
         let state = connection.state();

@@ -6,13 +6,14 @@ use std::time::Duration;
 use async_nats::message::OutboundMessage;
 use async_nats::{Message, StatusCode, Subject, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::flight::{Entry, FastBatch, Flow, Singles, push_number};
 use super::options::{Engine, WriterOptions};
 use super::outgoing::Outgoing;
 use super::tickets::{BatchError, Refusal, Tickets};
+use crate::broadcast::Listener;
 use crate::connection::Connection;
 use crate::error::{Denial, NatsError};
 use crate::event::ConnState;
@@ -67,7 +68,7 @@ pub(super) struct Actor {
     /// Where everything comes that the broker says of this writer's messages, with a final dot.
     inbox: String,
     flows: Subscriber,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     state: watch::Receiver<ConnState>,
     drops: u64,
     ticks: Interval,

@@ -1,7 +1,6 @@
 //! A connection whose every operation is judged by what the broker says about it.
 
-use cotal_nats::{Bytes, Connection, Denial, NatsError};
-use tokio::sync::broadcast;
+use cotal_nats::{Bytes, Connection, Denial, Listener, NatsError};
 use tokio::time::{Duration, timeout};
 
 use crate::rows::Operation;
@@ -17,7 +16,7 @@ pub(crate) enum Verdict {
 /// A user under test.
 pub(crate) struct Probe {
     connection: Connection,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     marks: u64,
 }
 

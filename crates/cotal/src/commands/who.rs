@@ -6,7 +6,7 @@ use cotal_manager::clock::unix_millis;
 use cotal_manager::rows::{AclRows, bucket, read_all};
 use cotal_nats::Connection;
 use cotal_wire::names::{self, FEED_KEY};
-use cotal_wire::rows::{FEED_STALE_AFTER_MS, FeedBeat, FeedRow};
+use cotal_wire::rows::{FeedBeat, FeedRow};
 use cotal_wire::{Principal, Space};
 use serde_json::json;
 
@@ -35,17 +35,17 @@ pub struct Args {
 pub struct MembershipView {
     /// Its rows.
     pub rows: BTreeMap<Principal, FeedRow>,
-    /// When it was last brought up to date, Unix milliseconds.
-    pub observed_at: Option<i64>,
+    /// When it was last brought up to date, and how long that holds.
+    pub beat: Option<FeedBeat>,
 }
 
 impl MembershipView {
     /// Reads it; values that are no rows are left out.
     pub async fn read(connection: &Connection, space: &Space) -> anyhow::Result<Self> {
-        let mut view = Self { rows: BTreeMap::new(), observed_at: None };
+        let mut view = Self { rows: BTreeMap::new(), beat: None };
         for (key, raw) in read_all(&bucket(connection, space, names::Bucket::Membership)).await? {
             if key == FEED_KEY {
-                view.observed_at = FeedBeat::parse(&raw.value).ok().map(|beat| beat.observed_at);
+                view.beat = FeedBeat::parse(&raw.value).ok();
             } else if let (Ok(principal), Ok(row)) =
                 (Principal::parse(&key), FeedRow::parse(&raw.value))
             {
@@ -57,11 +57,11 @@ impl MembershipView {
 
     /// Why it is not to be relied on, if it is stale.
     pub fn stale(&self) -> Option<String> {
-        match self.observed_at {
+        match self.beat {
             None => Some("who is live is not known: no daemon has listed it yet".to_owned()),
-            Some(at) if unix_millis().saturating_sub(at) > FEED_STALE_AFTER_MS => Some(format!(
+            Some(beat) if unix_millis() > beat.fresh_until => Some(format!(
                 "who is live is stale, as of {} ago: `cotal status` shows the daemon and its feed",
-                age(at)
+                age(beat.observed_at)
             )),
             Some(_) => None,
         }
@@ -91,7 +91,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
             })
         };
         let rows: Vec<_> = view.rows.iter().map(row).collect();
-        let observed_at = view.observed_at;
+        let observed_at = view.beat.map(|beat| beat.observed_at);
         ctx.out
             .json(&json!({ "observedAt": observed_at, "stale": stale.is_some(), "rows": rows }))?;
         return Ok(Exit::Ok);

@@ -106,7 +106,7 @@ async fn fed_1_who_shows_live_readers_and_durable_members_and_says_when_it_is_st
     stop_daemon(&site);
     let writer = connect(&site, "main/membership-rw.creds").await;
     let feed = Bucket::new(&writer, &space.bucket(names::Bucket::Membership));
-    feed.put(FEED_KEY, "{\"observedAt\":1000}".into()).await.unwrap();
+    feed.put(FEED_KEY, "{\"observedAt\":1000,\"freshUntil\":2000}".into()).await.unwrap();
     site.run(&["who"]).ok().says("stale");
     assert_eq!(site.json(&["who", "--json"])["stale"], json!(true));
     let members = site.json(&["members", "team.a", "--json"]);

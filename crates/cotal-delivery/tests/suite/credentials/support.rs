@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
     }
 
     pub(crate) fn options(&self) -> LaneOptions {
-        LaneOptions::new(self.mesh.space().clone(), self.mesh.url(), Arc::clone(&self.store) as _)
+        LaneOptions { store: Arc::clone(&self.store) as _, ..self.mesh.lane_options() }
     }
 
     pub(crate) async fn lane(&self) -> Lane {
