@@ -259,6 +259,16 @@ mod tests {
     }
 
     #[test]
+    fn every_contract_is_promised_as_kept() {
+        let ids = |file: &str| read_ids(&repo::root().join(file)).unwrap();
+        let (all, kept) = (ids("contracts.txt"), ids("contracts-kept.txt"));
+        let missing: Vec<&Id> = all.iter().filter(|id| !kept.contains(id)).collect();
+        let unknown: Vec<&Id> = kept.iter().filter(|id| !all.contains(id)).collect();
+        assert!(missing.is_empty() && unknown.is_empty(), "{missing:?} {unknown:?}");
+        assert_eq!(kept.len(), all.len(), "an id stands twice");
+    }
+
+    #[test]
     fn a_required_contract_that_no_test_names_is_an_error() {
         let ledger =
             Ledger::from([(id("FAN-1"), vec!["fan_1_x".to_owned()]), (id("FAN-2"), Vec::new())]);

@@ -10,6 +10,9 @@ use crate::limits::{
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
 const SECOND: u64 = 1_000_000_000;
+/// How long a timer request is kept. It is of use until it is armed; what is armed stands in EPT,
+/// which has no age, because a schedule must live until its deadline.
+const TIMER_REQUEST_AGE: u64 = 365 * 24 * 3_600 * SECOND;
 
 /// A stream's settings; absent fields are the broker's to choose.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -177,6 +180,7 @@ impl Space {
             store(self.dlv_stream(), self.dlv_all()),
             StreamConfig {
                 max_msg_size: MAX_TIMER_MESSAGE,
+                max_age: TIMER_REQUEST_AGE,
                 ..base(self.ept_req_stream(), vec![self.ept_all("schedule")])
             },
             StreamConfig {
