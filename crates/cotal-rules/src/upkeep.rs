@@ -36,7 +36,7 @@ impl Upkeep {
         };
         Self {
             streams_every: scaled(secs(2), secs(60)),
-            heartbeat: scaled(secs(2), secs(15)),
+            heartbeat: scaled(secs(2), secs(30)),
             ping_every: scaled(secs(5), secs(60)),
             feed_idle_every: scaled(secs(15), secs(60)),
         }
@@ -62,7 +62,7 @@ mod tests {
         }
         let many = Upkeep::of_one_in(1_000);
         let bounds = [many.heartbeat, many.ping_every, many.feed_idle_every];
-        assert_eq!(bounds.map(|bound| bound.as_secs()), [15, 60, 60]);
+        assert_eq!(bounds.map(|bound| bound.as_secs()), [30, 60, 60]);
         assert_eq!(Upkeep::default(), Upkeep::of_one_in(FULL_RATE_LANES as usize));
     }
 }

@@ -96,6 +96,11 @@ impl Scanner {
         &self.owner.store
     }
 
+    /// Says that no census is wanted for a while, so that no connection stands for it.
+    pub(crate) async fn rest(&self) {
+        self.owner.rest().await;
+    }
+
     /// A census that began after the call, shared by all who wait for one.
     pub(crate) async fn census(&self, detail: Detail) -> Result<Arc<Taken>, ScanError> {
         self.owner.take(detail).await

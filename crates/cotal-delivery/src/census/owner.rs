@@ -20,8 +20,10 @@ use super::error::ScanError;
 use crate::credentials;
 
 /// How long the observer's connection is kept for the next census: for longer than the feed waits
-/// while agents are connected, so that only an idle space dials for each.
+/// while agents are connected.
 const KEPT_FOR: Duration = Duration::from_secs(12);
+/// Bytes that the observer reads at once.
+const READ_BUFFER: u16 = 16_384;
 /// What the observer is called, in errors and in the broker's list.
 const OBSERVER: &str = "observer credential";
 
@@ -82,6 +84,15 @@ impl CensusOwner {
         Ok(taken)
     }
 
+    /// Closes the observer's connection, because whoever asked last needs none for long.
+    pub(crate) async fn rest(&self) {
+        let mut held = self.turn.lock().await;
+        held.last = None;
+        if let Some(observer) = held.observer.take() {
+            observer.close(ANSWER_WITHIN).await;
+        }
+    }
+
     /// The observer's connection. The store is read each time: what was replaced there is presented
     /// from now on, and what was taken away or torn is not used any more (EVC-1).
     async fn observer(&self, held: &mut Held) -> Result<Connection, ScanError> {
@@ -113,7 +124,10 @@ impl CensusOwner {
         source: CredsSource,
         what: &'static str,
     ) -> Result<Connection, ScanError> {
-        let options = ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone());
+        let options = ConnectOptions {
+            read_buffer: READ_BUFFER,
+            ..ConnectOptions::new(self.server.as_str(), name, source).tls(self.tls.clone())
+        };
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
     }
 
@@ -122,11 +136,7 @@ impl CensusOwner {
         while stop.run_until_cancelled(self.used.notified()).await.is_some() {
             let idle = async { while timeout(KEPT_FOR, self.used.notified()).await.is_ok() {} };
             stop.run_until_cancelled(idle).await;
-            let mut held = self.turn.lock().await;
-            held.last = None;
-            if let Some(observer) = held.observer.take() {
-                observer.close(ANSWER_WITHIN).await;
-            }
+            self.rest().await;
         }
     }
 }

@@ -165,7 +165,11 @@ impl MembershipFeed {
                 return Ok(SWEEP_EVERY);
             }
         };
-        let every = if picture.is_empty() { self.idle_every } else { SWEEP_EVERY };
+        let mut every = SWEEP_EVERY;
+        if picture.is_empty() {
+            every = self.idle_every;
+            self.scanner.rest().await;
+        }
         for (channel, member) in self.view.directory().durable_members() {
             picture.member(member.principal.clone(), channel.clone());
         }
