@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,7 @@ impl Beside {
         while !stop.is_cancelled() {
             let began = Instant::now();
             let mut replaced = self.connect.creds.replacements();
-            let ended = self.run_once(&stop, &component).await;
+            let ended = Box::pin(self.run_once(&stop, &component)).await;
             let fault = match ended {
                 _ if stop.is_cancelled() => return,
                 Ok(()) => Fault::Component("it ended by itself".to_owned()),
@@ -140,12 +141,13 @@ impl Beside {
         E: Error + Send + 'static,
     {
         let mut replaced = self.connect.creds.replacements();
-        let dialled = stop.run_until_cancelled(Connection::connect(self.connect.clone())).await;
+        let dial = Box::pin(Connection::connect(self.connect.clone()));
+        let dialled = stop.run_until_cancelled(dial).await;
         let Some(dialled) = dialled else { return Ok(()) };
         let connection = dialled.map_err(Fault::Connect)?;
         // A task of its own, so that a panic ends this run and nothing else.
         let mut running = JoinSet::new();
-        running.spawn(component(connection.clone(), stop.clone()));
+        running.spawn(Box::pin(component(connection.clone(), stop.clone())));
         let mut state = connection.state();
         let ended = loop {
             tokio::select! {
@@ -185,7 +187,7 @@ pub(crate) async fn contained(
     space: Space,
     health: Health,
     stop: CancellationToken,
-    work: impl Future<Output = ()> + Send + 'static,
+    work: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) {
     let mut task = JoinSet::new();
     task.spawn(work);

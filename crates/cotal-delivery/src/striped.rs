@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// How many there are; two keys that share one only make two callers wait for each other.
-const STRIPES: usize = 256;
+const STRIPES: usize = 64;
 
 /// Whoever holds the lock of a key is alone with it.
 #[derive(Debug)]

@@ -168,10 +168,9 @@ impl Connection {
         let events = hub.events.subscribe();
         let inbox = format!("_INBOX_{conn_id}");
         let presented = Presented::default();
-        let client = client_options(&options, &conn_id, &inbox, &hub, &presented)
-            .connect(options.url.as_str())
-            .await
-            .map_err(|e| classify_connect(&e, &options))?;
+        let dial = client_options(&options, &conn_id, &inbox, &hub, &presented)
+            .connect(options.url.as_str());
+        let client = Box::pin(dial).await.map_err(|e| classify_connect(&e, &options))?;
         let connection = Self {
             inner: Arc::new(Inner {
                 client,

@@ -70,7 +70,17 @@ impl Connection {
         payload: Bytes,
         within: Option<Duration>,
     ) -> Result<Message, NatsError> {
-        let subject = subject.into();
+        // Boxed: whoever may ask something now and then is not to hold room for it all the time.
+        Box::pin(self.ask(subject.into(), headers, payload, within)).await
+    }
+
+    async fn ask(
+        &self,
+        subject: Subject,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        within: Option<Duration>,
+    ) -> Result<Message, NatsError> {
         let within = within.unwrap_or(self.inner.request_timeout);
         self.check_size(&subject, wire_size(headers.as_ref(), payload.len()))?;
         let mut request = async_nats::Request::new().payload(payload).timeout(None);
@@ -164,8 +174,11 @@ impl Connection {
         let subject = subject.into();
         let mut denials = self.denials();
         let inner = match queue {
-            None => self.client().subscribe(subject.clone()).await,
-            Some(queue) => self.client().queue_subscribe(subject.clone(), queue.to_owned()).await,
+            None => Box::pin(self.client().subscribe(subject.clone())).await,
+            Some(queue) => {
+                let queued = self.client().queue_subscribe(subject.clone(), queue.to_owned());
+                Box::pin(queued).await
+            }
         };
         let inner =
             inner.map_err(|e| NatsError::malformed(format!("subscription to {subject}"), e))?;

@@ -142,7 +142,7 @@ impl Bucket {
             applied: 0,
             initial: Initial::Pending,
         };
-        watch.begin().await?;
+        Box::pin(watch.begin()).await?;
         Ok(watch)
     }
 }
@@ -162,18 +162,18 @@ impl Watch {
                 return Ok(WatchEvent::InitialDone);
             }
             let Some(pull) = &mut self.pull else {
-                return self.restart().await;
+                return Box::pin(self.restart()).await;
             };
             match pull.next_message(Instant::now() + SLICE).await {
                 Ok(Some(message)) => match self.accept(message) {
                     Some(event) => return Ok(event),
-                    None => self.leave().await,
+                    None => Box::pin(self.leave()).await,
                 },
                 Ok(None) => {}
                 Err(PullError::Nats(error)) if is_final(&error) => return Err(error),
                 Err(error) => {
                     tracing::debug!(bucket = self.bucket.name(), %error, "watch begins anew");
-                    self.leave().await;
+                    Box::pin(self.leave()).await;
                 }
             }
         }

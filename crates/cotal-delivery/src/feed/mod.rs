@@ -84,7 +84,7 @@ pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner, idle_every: Durati
         tokio::join!(renewing, feeding);
     };
     let (space, stop) = (context.space.clone(), context.stop.clone());
-    context.spawn(COMPONENT, contained(space, handle.health.clone(), stop, work));
+    context.spawn(COMPONENT, contained(space, handle.health.clone(), stop, Box::pin(work)));
     handle
 }
 
@@ -133,7 +133,7 @@ impl MembershipFeed {
                 }
                 () = tokio::time::sleep_until(due), if held.scanned => {
                     let begun = Instant::now();
-                    let sweep = self.sweep(&kv, &held.rows, &health);
+                    let sweep = Box::pin(self.sweep(&kv, &held.rows, &health));
                     let Some(swept) = stop.run_until_cancelled(sweep).await else { return Ok(()) };
                     let every = swept?;
                     idle = every > SWEEP_EVERY;

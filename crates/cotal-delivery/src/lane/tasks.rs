@@ -56,6 +56,8 @@ impl Spawner {
         F: Future<Output: Outcome> + Send + 'static,
     {
         let Some(shared) = self.0.upgrade() else { return };
+        // Boxed: whoever awaits a future that it was given holds it twice.
+        let task = Box::pin(task);
         shared.set().spawn(async move { (name, task.await.outcome()) });
         shared.spawned.notify_one();
     }

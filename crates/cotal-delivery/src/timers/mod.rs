@@ -83,7 +83,7 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
         beside.run(stop, pump).await;
     };
     let (space, stop) = (context.space.clone(), context.stop.clone());
-    context.spawn(COMPONENT, contained(space, shown.clone(), stop, work));
+    context.spawn(COMPONENT, contained(space, shown.clone(), stop, Box::pin(work)));
     shown
 }
 
