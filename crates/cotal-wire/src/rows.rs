@@ -292,7 +292,7 @@ fn is_zero(number: &u64) -> bool {
 pub struct FeedBeat {
     /// When, Unix milliseconds.
     pub observed_at: i64,
-    /// Until when the next one comes at the latest, Unix milliseconds: after that the feed is stale.
+    /// When the next one comes at the latest, Unix milliseconds: after that the feed is stale.
     pub fresh_until: i64,
 }
 

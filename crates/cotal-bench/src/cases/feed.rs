@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use cotal_nats::{Connection, Subscription};
+use anyhow::bail;
+use cotal_nats::{Bucket as Kv, Connection, Subscription};
+use cotal_wire::names::{Bucket, FEED_KEY};
 use cotal_wire::{ChannelPattern, Lifecycle};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
@@ -19,8 +21,8 @@ const CHANGE_EVERY: Duration = Duration::from_millis(100);
 const GOAL: f64 = 5.0;
 /// Agents that connect at once.
 const CONNECT_AT_ONCE: usize = 16;
-/// How long the daemon is given to show everybody before it is measured.
-const SETTLED: Duration = Duration::from_secs(15);
+/// Within this the daemon shows everybody; only then it is measured.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
 const SPACE: &str = "feed";
 
@@ -39,14 +41,16 @@ pub(crate) async fn run(setup: &Setup, report: &mut Report) -> anyhow::Result<()
     let connecting = futures_util::stream::iter(members).map(|who| connected(&ground, who));
     let connecting = connecting.buffer_unordered(CONNECT_AT_ONCE);
     let mut agents: Vec<Agent> = connecting.try_collect().await?;
-    tokio::time::sleep(SETTLED).await;
+    everybody_is_shown(&ground).await?;
     let window = Duration::from_secs(if setup.quick { 15 } else { 30 });
     let mut spent = Vec::new();
     for round in 0..setup.rounds {
         let (cpu, begin) = (daemon.cpu()?, Instant::now());
-        change(&ground, &mut agents, window).await?;
-        let percent = (daemon.cpu()? - cpu) / begin.elapsed().as_secs_f64() * 100.0;
-        eprintln!("  feed round {round}: {percent:.2} % of a core");
+        let changes = change(&ground, &mut agents, window).await? as f64;
+        let seconds = begin.elapsed().as_secs_f64();
+        let percent = (daemon.cpu()? - cpu) / seconds * 100.0;
+        let rate = changes / seconds;
+        eprintln!("  feed round {round}: {percent:.2} % of a core at {rate:.1} changes a second");
         spent.push(percent);
     }
     report.add(Case::cost("feed/cpu", &vec![GOAL; setup.rounds], &spent, 1.0, "% core"));
@@ -60,22 +64,39 @@ async fn connected(ground: &Ground, who: Lifecycle) -> anyhow::Result<Agent> {
     Ok(agent)
 }
 
-/// One agent leaves and another one comes, over and over.
-async fn change(ground: &Ground, agents: &mut [Agent], window: Duration) -> anyhow::Result<()> {
+/// Waits until the feed has a row of each agent, with what it reads.
+async fn everybody_is_shown(ground: &Ground) -> anyhow::Result<()> {
+    let feed = Kv::new(&ground.connection, &ground.space.bucket(Bucket::Membership));
+    let begin = Instant::now();
+    loop {
+        let rows = feed.keys().await?.iter().filter(|key| *key != FEED_KEY).count();
+        if rows >= AGENTS {
+            return Ok(());
+        }
+        if begin.elapsed() > SHOWN_WITHIN {
+            bail!("the feed shows {rows} of {AGENTS} agents after {SHOWN_WITHIN:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// One agent leaves and another one comes, over and over; tells how many did.
+async fn change(ground: &Ground, agents: &mut [Agent], window: Duration) -> anyhow::Result<usize> {
     let end = Instant::now() + window;
     let mut tick = tokio::time::interval(CHANGE_EVERY);
-    for n in 0.. {
+    let mut changes = 0;
+    loop {
         tick.tick().await;
         if Instant::now() >= end {
-            break;
+            return Ok(changes);
         }
-        let at = n / 2 % agents.len();
+        let at = changes / 2 % agents.len();
         match agents[at].online.take() {
             Some((connection, _)) => connection.close(Duration::from_secs(1)).await,
             None => agents[at].come(ground).await?,
         }
+        changes += 1;
     }
-    Ok(())
 }
 
 impl Agent {

@@ -30,7 +30,7 @@ pub(crate) enum Detail {
 /// A census that was taken.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Before the first question of it was asked: whoever is absent was absent at some moment since.
+    /// Before its first question was asked: whoever is absent was absent at some moment since.
     pub(super) began: Instant,
     pub(super) detail: Detail,
     pub(super) connected: Vec<Connected>,
