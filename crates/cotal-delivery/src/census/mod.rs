@@ -1,9 +1,9 @@
-//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to
+//! The connections of the space's accounts, as the `$SYS` observer sees them, and kicks (EVC-1 to
 //! EVC-6).
 //!
-//! Invariant: targets come from the observer's own complete census, never from a caller, and gone
-//! is said only when a complete census after the kicks saw nothing. The kick credential is opened
-//! for a kick and for nothing else.
+//! Invariant: the connections to kick come from the observer's own complete census, never from a
+//! caller. A principal is reported as gone only after a complete census that followed the kicks saw
+//! no connection of it. The kick credential is opened only for a kick.
 
 pub(crate) mod kick_authority;
 
@@ -25,22 +25,22 @@ use crate::credentials::{self, CredentialError};
 use crate::lane::options::LaneOptions;
 use kick_authority::{KickAuthority, Kicks};
 
-/// How long servers may take to answer one question.
+/// How long servers may take to answer a request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How long they may take for a page: a thousand connections come with their whole JWTs.
+/// How long they may take for a page: it has up to a thousand connections, each with its whole JWT.
 const PAGE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked connection may take to leave the census.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a kicked client may take to be back: a scan in between would see nothing.
+/// How long a kicked client may take to reconnect: a scan before that would not see it.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Between two scans that wait for kicked connections to leave.
 const RESCAN: Duration = Duration::from_millis(100);
-/// Scans that are begun again because connections came or went meanwhile.
+/// Scans in a row, if connections opened or closed during one.
 const SCANS: usize = 3;
-/// Most connections that one scan discard_scan at.
+/// Most connections that one census reads.
 const MOST_SEEN: usize = 1_000_000;
 
-/// Why nothing could be scanned or kicked.
+/// Why a census or a kick was not possible.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScanError {
     #[error(transparent)]
@@ -48,20 +48,23 @@ pub(crate) enum ScanError {
     #[error("the {what} cannot be used: {source}")]
     Broker { what: &'static str, source: NatsError },
     #[error(
-        "{stay} connections stay and nobody may kick them here: the broker hosts several spaces, so \
-         only a host (`cotal deliver --spaces`) kicks, on a root that retained the system account's seed"
+        "{stay} connections are left, and this daemon may not kick them: the broker hosts several \
+         spaces, so only a host (`cotal deliver --spaces`) kicks, on a root that retained the \
+         system account's seed"
     )]
     NobodyKicks { stay: usize },
-    #[error("the host cannot sign what it kicks with: {0}")]
+    #[error("the host cannot sign the credential for a kick: {0}")]
     NotSigned(String),
-    #[error("the host kicks nothing, because its own census of the account is not complete: {0}")]
+    #[error(
+        "the host kicks no connection, because its own census of the account is incomplete: {0}"
+    )]
     HostCensus(String),
 }
 
-/// What one scan saw.
+/// The result of one scan.
 struct Scan {
     seen: Vec<Seen>,
-    /// Why it proves no absence.
+    /// Why the scan proves nobody gone; `None` if it does.
     incomplete: Option<String>,
 }
 
@@ -69,7 +72,7 @@ struct Scan {
 #[derive(Clone)]
 pub(crate) struct Scanner {
     pub(crate) space: Space,
-    /// The accounts that the space's users live in.
+    /// The accounts that the space's users are in.
     accounts: Vec<String>,
     server: String,
     tls: TlsMode,
@@ -77,13 +80,14 @@ pub(crate) struct Scanner {
     kicks: Kicks,
 }
 
-/// What one eviction kicks with.
+/// How one eviction kicks.
 enum Kicker {
     /// The lane's own kick credential.
     Own(Connection),
-    /// The host's.
+    /// With credentials that the host signs.
     Host(Arc<dyn KickAuthority>),
-    /// Nothing: what was revoked goes by itself, and nothing else does.
+    /// Not at all: whatever connects with a revoked credential is closed by the broker, nothing
+    /// else is.
     Nobody,
 }
 
@@ -124,28 +128,28 @@ struct ConnInfo {
     authorized_user: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
-    /// Only where they were asked for.
+    /// Only if they were requested.
     #[serde(default)]
     subscriptions_list: Vec<String>,
 }
 
-/// One live connection and what it is subscribed to.
+/// One live connection and its subscriptions.
 pub(crate) struct Reader {
     pub(crate) principal: Principal,
-    /// Whether an agent's credential made it.
+    /// Whether it uses an agent's credential.
     pub(crate) is_agent: bool,
     pub(crate) subscriptions: Vec<String>,
 }
 
 impl Scanner {
-    /// A scanner of these accounts, over connections of its own.
+    /// A scanner of these accounts, with connections of its own.
     pub(crate) fn new(options: &LaneOptions, accounts: &[String]) -> Self {
         let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
         Self { space, accounts: accounts.to_vec(), server, tls, store, kicks }
     }
 
-    /// Evicts every connection of each principal: one census, the kicks, and a census that proves
-    /// them gone, shared by all.
+    /// Evicts every connection of each principal: one census, the kicks, and one census that proves
+    /// all of them gone.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
         let kicker = self.kicker().await?;
         let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
@@ -195,9 +199,9 @@ impl Scanner {
         }
     }
 
-    /// The host's side of an eviction: its own complete census of the account decides which of the
-    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those
-    /// that were kicked.
+    /// Kicks on behalf of the lane. The host's own complete census of the account decides which of
+    /// the lane's targets are kicked, each with a credential that was signed for that kick (EVC-5).
+    /// Returns the kicked ones.
     async fn kick_by_host(
         &self,
         authority: &Arc<dyn KickAuthority>,
@@ -227,7 +231,7 @@ impl Scanner {
         Ok(kicked)
     }
 
-    /// A connection on a credential that is signed now, beside the async loops.
+    /// A connection with a credential that is signed now, on a blocking thread.
     async fn signed(
         &self,
         authority: &Arc<dyn KickAuthority>,
@@ -257,7 +261,7 @@ impl Scanner {
         }
     }
 
-    /// Whether a principal has a live connection; the kick credential stays closed.
+    /// Whether a principal has a live connection. The kick credential is not opened.
     pub(crate) async fn liveness(
         &self,
         principal: &Principal,
@@ -270,7 +274,7 @@ impl Scanner {
         Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
     }
 
-    /// The roles that the tags of live connections show, by principal.
+    /// The roles in the tags of live connections, by principal.
     pub(crate) async fn roles(&self) -> Result<HashMap<Principal, BTreeSet<Role>>, ScanError> {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
@@ -291,12 +295,12 @@ impl Scanner {
         Ok(roles)
     }
 
-    /// The accounts that it looks at.
+    /// The accounts that are scanned.
     pub(crate) fn accounts(&self) -> &[String] {
         &self.accounts
     }
 
-    /// Who is connected and subscribed to what, or why a census does not show everybody.
+    /// Who is connected and subscribed to what, or why the census is incomplete.
     pub(crate) async fn readers(&self) -> Result<Result<Vec<Reader>, String>, ScanError> {
         let what = "observer credential";
         let observer = self.open(&SecretKind::MembershipObserver, what).await?;
@@ -343,7 +347,8 @@ impl Scanner {
         Connection::connect(options).await.map_err(|source| ScanError::Broker { what, source })
     }
 
-    /// Waits until none of the kicked is seen any more, or says how many stay.
+    /// Waits until none of the kicked connections is left, or the deadline has passed; returns the
+    /// last scan.
     async fn verify(
         &self,
         observer: &Connection,
@@ -362,7 +367,7 @@ impl Scanner {
         }
     }
 
-    /// The broker takes no kick that wants no answer. The answer proves nothing, so nobody waits
+    /// The broker ignores a kick without a reply subject. The reply proves nothing, so nobody waits
     /// for it.
     async fn kick(&self, evictor: &Connection, target: &Seen) {
         let body = json!({ "cid": target.cid }).to_string();
@@ -375,7 +380,8 @@ impl Scanner {
         }
     }
 
-    /// One census of every account; it proves an absence only where each of them was complete.
+    /// One scan of every account; it proves an absence only if the scan of each account was
+    /// complete.
     async fn scan(&self, observer: &Connection) -> Result<Scan, ScanError> {
         let mut all = Scan { seen: Vec::new(), incomplete: None };
         for account in &self.accounts {
@@ -386,7 +392,7 @@ impl Scanner {
         Ok(all)
     }
 
-    /// One census of an account; begun again when connections came or went meanwhile.
+    /// One scan of an account, repeated if connections opened or closed during it.
     async fn scan_one(&self, observer: &Connection, account: &str) -> Result<Scan, ScanError> {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
@@ -473,7 +479,7 @@ fn parse<T: for<'a> Deserialize<'a>>(message: &Message) -> Option<T> {
     serde_json::from_slice(&message.payload).ok()
 }
 
-/// Whether as many servers have answered as the mesh shows active.
+/// Whether as many servers have answered as the mesh shows as active.
 fn all_pongs(replies: &[Message]) -> bool {
     let pongs: Vec<Pong> = replies.iter().filter_map(parse).collect();
     let active = pongs.iter().map(|pong| pong.statsz.active_servers).max();

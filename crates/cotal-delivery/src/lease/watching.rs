@@ -1,5 +1,4 @@
-//! The watch of the lease row: bound once the claim is won, and bound again for as long as it
-//! takes.
+//! The watch of the lease row: bound once the claim is won, and bound again whenever it is lost.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -86,7 +85,7 @@ impl LeaseWatch {
         if !std::mem::replace(&mut self.said, true) {
             warn!(
                 space = %self.space, %error,
-                "the lease cannot be watched, so the daemon is not ready; it tries again"
+                "the lease cannot be watched, so the daemon is not ready; retrying"
             );
         }
         self.bind_after(BIND_AGAIN);

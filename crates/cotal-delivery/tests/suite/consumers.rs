@@ -34,8 +34,11 @@ async fn a_consumer_deleted_under_the_daemon_is_made_again_and_loses_nothing() {
         god.wait_until_settled(FANOUT).await;
         god.wait_until_settled(READER).await;
         bob.receives_nothing().await;
-        let said =
-            logged(&["ERROR", "vanished under the daemon", &format!("consumer=\"{consumer}\"")]);
+        let said = logged(&[
+            "ERROR",
+            "was deleted while the daemon used it",
+            &format!("consumer=\"{consumer}\""),
+        ]);
         assert_eq!(said.len(), 1, "{said:?}");
     }
 }

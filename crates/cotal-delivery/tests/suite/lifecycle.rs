@@ -250,6 +250,7 @@ async fn lse_6_a_dead_bucket_that_is_created_again_ends_the_daemon() {
     god.connection.create_stream(&stream, &config).await.expect("created");
     let said = ended(&mut lane).await.to_string();
     // Which of the two a look at the streams finds first is a race.
-    let names_it = said.contains("created again") || said.contains("deleted under the daemon");
+    let names_it =
+        said.contains("created again") || said.contains("was deleted while the daemon served it");
     assert!(names_it, "{said}");
 }

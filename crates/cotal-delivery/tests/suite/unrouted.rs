@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const TEAM: &str = "team.backend";
 const CHAT: &str = "CHAT_main";
-const FELL_OUT: &[&str] = &["posts fell out of CHAT before they were routed", "local.alice"];
+const FELL_OUT: &[&str] = &["CHAT's cap discarded posts before they were routed", "local.alice"];
 
 /// How many copies each of `peers` has been given.
 async fn each_holds(god: &God, peers: &[&Peer], count: u64) {

@@ -193,8 +193,8 @@ async fn crd_5_what_may_not_be_adopted_is_refused_and_the_resident_connection_st
     let stranger = UserKey::generate();
     let strange_seed = Creds::parse(&mint_by(&mesh.authority(), &stranger, 0, 600)).expect("creds");
     for (candidate, wanted) in [
-        ("nonsense".to_owned(), "does not read"),
-        (good[..good.len() / 2].to_owned(), "does not read"),
+        ("nonsense".to_owned(), "cannot be parsed"),
+        (good[..good.len() / 2].to_owned(), "cannot be parsed"),
         (mint_by(&other, &host.key, 0, 600), "another account"),
         (mint_by(&foreign, &host.key, 0, 600), "another account"),
         (mint_by(&mesh.authority(), &stranger, 0, 600), "another identity"),

@@ -95,7 +95,7 @@ async fn hst_1_an_invalid_credential_refuses_its_lane_alone_and_is_retried() {
     let host = host(&mesh, store.clone(), &["main", "beta"]);
     until(&host, "beta", LaneState::Serving).await;
     let refused = until(&host, "main", LaneState::Refused).await;
-    assert!(refused.reason.unwrap().contains("main/delivery credential does not read"));
+    assert!(refused.reason.unwrap().contains("main/delivery credential cannot be parsed"));
 
     store.put(&key, &valid).unwrap();
     until(&host, "main", LaneState::Serving).await;

@@ -106,7 +106,7 @@ async fn stb_4_a_host_that_is_not_provisioned_for_the_space_refuses_and_never_to
     let key = |kind| SecretKey::new(&space("main"), kind);
     let delivery = key(SecretKind::Delivery);
     refuses(&mesh, |s| drop(s.delete(&delivery)), "no main/delivery credential").await;
-    refuses(&mesh, |s| s.put(&delivery, &Secret::new("x")).unwrap(), "does not read").await;
+    refuses(&mesh, |s| s.put(&delivery, &Secret::new("x")).unwrap(), "cannot be parsed").await;
     let observer = key(SecretKind::MembershipObserver);
     refuses(&mesh, |s| drop(s.delete(&observer)), "no main/membership-observer").await;
 
