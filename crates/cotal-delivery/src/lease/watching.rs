@@ -19,17 +19,17 @@ pub(super) struct LeaseWatch {
     kv: Kv,
     bound: Option<Watch>,
     binding: Option<Binding>,
-    /// Whether it was said that it is not bound.
+    /// Whether the log says that it is not bound.
     said: bool,
 }
 
-/// What a watch tells.
+/// An event of the watch.
 pub(super) enum News {
-    /// It is bound; the row as it stands comes next.
+    /// It is bound; the current row comes next.
     Bound,
-    /// It is not bound any more; what happens meanwhile must be read.
+    /// It is no longer bound; changes from now on must be read.
     Lost,
-    /// Something happened.
+    /// The watch shows something.
     Event(WatchEvent),
 }
 
@@ -47,12 +47,12 @@ impl LeaseWatch {
         }
     }
 
-    /// Whether a loss of the row would be felt now (LSE-6).
+    /// Whether a loss of the row would be noticed now (LSE-6).
     pub(super) fn is_bound(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// The next news; pends until [`Self::begin`]. Cancel-safe.
+    /// The next event; pends until [`Self::begin`]. Cancel-safe.
     pub(super) async fn next(&mut self) -> News {
         loop {
             if let Some(watch) = &mut self.bound {
