@@ -1,8 +1,8 @@
 //! Two spaces in one process, with secrets that are kept in memory.
 //!
-//! The program gives the host everything: the broker, the spaces, a store, a runtime. The host
-//! takes nothing from its surroundings: no working directory, signals, environment, process exit or
-//! logger. Everything that it takes is exported by `cotal_delivery`.
+//! The program gives the host everything it needs: the broker, the spaces, a store, a runtime. The
+//! host takes nothing else from its surroundings: no working directory, signals, environment,
+//! process exit or logger. `cotal_delivery` exports every type in the signatures.
 //!
 //! ```text
 //! cargo run -p cotal-delivery --example two_spaces -- nats://127.0.0.1:4222 alpha/ beta/
@@ -21,7 +21,7 @@ use cotal_delivery::{
     StoreIdentity,
 };
 
-/// A platform's own store: here a map, there a vault.
+/// A platform's own store: a map in this example, a vault in a real platform.
 #[derive(Default)]
 struct Vault(Mutex<HashMap<SecretKey, Secret>>);
 
@@ -52,7 +52,8 @@ impl SecretStore for Vault {
 
 /// Moves the credentials of one space from its directory into the vault.
 fn fill(vault: &Vault, dir: &Path) -> Result<Space, Box<dyn std::error::Error>> {
-    let name = dir.file_name().and_then(|name| name.to_str()).ok_or("a directory has a name")?;
+    let name =
+        dir.file_name().and_then(|name| name.to_str()).ok_or("the path names no directory")?;
     let space = Space::parse(name)?;
     let kinds = [SecretKind::Delivery, SecretKind::MembershipRw, SecretKind::MembershipObserver];
     for kind in kinds {
@@ -65,7 +66,7 @@ fn fill(vault: &Vault, dir: &Path) -> Result<Space, Box<dyn std::error::Error>> 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let server = args.next().ok_or("name the broker and one directory of each space")?;
+    let server = args.next().ok_or("usage: two_spaces <broker> <directory of a space>...")?;
     let vault = Arc::new(Vault::default());
     let spaces: Result<Vec<Space>, _> = args.map(|dir| fill(&vault, Path::new(&dir))).collect();
     let spaces = spaces?;
@@ -75,7 +76,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let lanes = host.lanes();
         for lane in &lanes {
-            let why = lane.reason.as_deref().unwrap_or("no reason to tell");
+            let why = lane.reason.as_deref().unwrap_or("no reason given");
             println!("{} {}: {why}", lane.space, lane.state);
         }
         let serving = lanes.iter().filter(|lane| lane.state == LaneState::Serving).count();
@@ -85,8 +86,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         changes.changed().await?;
     }
-    // A real program serves on until its platform stops it. Closing finishes what was taken in and
-    // releases the leases, so that a successor serves at once.
+    // A real program serves until its platform stops it. Closing finishes the work in progress and
+    // releases the leases, so that a successor can serve at once.
     host.close().await;
     println!("closed");
     Ok(())

@@ -1,8 +1,9 @@
-//! What runs beside delivery: a component on a connection of its own that restarts itself with
-//! backoff and never ends the lane (TMR-2 to TMR-4, FED-2).
+//! Runs a component beside delivery: on its own connection, restarted with backoff after a fault,
+//! and never ending the lane (TMR-2 to TMR-4, FED-2).
 //!
-//! Invariant: its connection presents what its source holds now. It moves when the source's creds
-//! are replaced, and it is given up when they expire, so that nothing dials with what has expired.
+//! Invariant: the connection uses the credential that its source holds now. It reconnects when the
+//! source's credential is replaced, and is closed when the credential expires, so that nothing
+//! dials with an expired one.
 
 use std::error::Error;
 use std::future::Future;
@@ -22,14 +23,14 @@ use tracing::{error, info, warn};
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 /// The longest wait before a restart.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// A run of this length was no failed attempt: the next backoff is the first again.
+/// A run of at least this length counts as working: the backoff starts again.
 const STEADY: Duration = Duration::from_secs(60);
-/// How long a move onto other creds may take.
+/// How long a reconnect with a new credential may take.
 const MOVED_WITHIN: Duration = Duration::from_secs(5);
-/// How long the end of a connection may take.
+/// How long closing a connection may take.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a component does not run, for whoever asks. Cheap to clone.
+/// Why a component does not run, for status replies. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     component: &'static str,
@@ -37,7 +38,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Of a component that has not started yet.
+    /// The health of a component that has not started yet.
     pub(crate) fn new(component: &'static str) -> Self {
         let reason = Arc::new(watch::Sender::new(Some("it has not started yet".to_owned())));
         Self { component, reason }
@@ -48,17 +49,17 @@ impl Health {
         self.reason.borrow().clone()
     }
 
-    /// The same, as a status shows it.
+    /// The same, in the form that a status shows.
     pub(crate) fn down(&self) -> Option<Down> {
         self.reason().map(|reason| Down { component: self.component.to_owned(), reason })
     }
 
-    /// Says that it runs, which it has just shown.
+    /// Reports that the component runs, after it has just shown so.
     pub(crate) fn runs(&self) {
         self.reason.send_if_modified(|reason| reason.take().is_some());
     }
 
-    /// Says that it does not do its work, and why.
+    /// Reports that the component does not do its work, and why.
     pub(crate) fn fails(&self, why: String) {
         self.reason.send_replace(Some(why));
     }
@@ -69,9 +70,9 @@ impl Health {
 enum Fault {
     #[error("it cannot connect: {0}")]
     Connect(NatsError),
-    #[error("its connection does not move onto the renewed credential: {0}")]
+    #[error("it cannot reconnect with the renewed credential: {0}")]
     Move(NatsError),
-    #[error("its credential has expired and no renewed one was adopted: {0}")]
+    #[error("its credential has expired, and no renewed one was adopted: {0}")]
     Expired(CredsError),
     #[error("{0}")]
     Component(String),
@@ -79,19 +80,20 @@ enum Fault {
     Panicked(String),
 }
 
-/// How a component is run.
+/// What is needed to run a component.
 pub(crate) struct Beside {
     pub(crate) space: Space,
-    /// How its connection is made, and from where it gets its creds.
+    /// How to connect, and the source of the credential.
     pub(crate) connect: ConnectOptions,
     pub(crate) health: Health,
-    /// What does not happen while it is down, for the log.
+    /// What does not work while it is down, for the log.
     pub(crate) meanwhile: &'static str,
 }
 
 impl Beside {
-    /// Runs `component` again and again until told to stop. It is given its connection, and ends by
-    /// itself when `stop` is cancelled; what it does then is finished.
+    /// Runs `component` again and again until `stop` is cancelled. Each run gets a connection of
+    /// its own. When `stop` is cancelled the component must end by itself; it is given time to
+    /// finish.
     pub(crate) async fn run<F, E>(
         self,
         stop: CancellationToken,
@@ -116,7 +118,7 @@ impl Beside {
             self.say_down(&fault, backoff);
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Whatever it failed for, it may not be for this one.
+                // The failure may have been due to the old credential.
                 () = replaced.next() => {}
                 () = tokio::time::sleep(backoff) => {}
             }
@@ -145,7 +147,7 @@ impl Beside {
         let dialled = stop.run_until_cancelled(dial).await;
         let Some(dialled) = dialled else { return Ok(()) };
         let connection = dialled.map_err(Fault::Connect)?;
-        // A task of its own, so that a panic ends this run and nothing else.
+        // A task of its own, so that a panic ends only this run.
         let mut running = JoinSet::new();
         running.spawn(Box::pin(component(connection.clone(), stop.clone())));
         let mut state = connection.state();
@@ -157,7 +159,7 @@ impl Beside {
                     if let Some(Err(error)) = stop.run_until_cancelled(moving).await {
                         break Err(Fault::Move(error));
                     }
-                    info!(space = %self.space, component = self.health.component, "moved onto a renewed credential");
+                    info!(space = %self.space, component = self.health.component, "reconnected with a renewed credential");
                 }
                 Ok(()) = state.changed() => {
                     if let Err(expired) = self.while_disconnected(&connection) {
@@ -171,7 +173,7 @@ impl Beside {
         ended
     }
 
-    /// The client redials by itself, unless what it would present has expired.
+    /// The client redials by itself. If the credential that it would use has expired, the run ends.
     fn while_disconnected(&self, connection: &Connection) -> Result<(), Fault> {
         if connection.is_connected() {
             return Ok(());
@@ -182,7 +184,7 @@ impl Beside {
     }
 }
 
-/// Runs `work` so that a panic in it ends nothing else: it is said, and kept as the reason.
+/// Runs `work` so that a panic in it ends nothing else. The panic is logged and kept as the reason.
 pub(crate) async fn contained(
     space: Space,
     health: Health,

@@ -1,14 +1,14 @@
-//! The clocks, read at one place.
+//! The clocks. Only this file reads them.
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clock that runs on while the host sleeps.
+/// The clock that continues while the host sleeps.
 #[cfg(target_os = "linux")]
 const UNINTERRUPTED: ClockId = ClockId::Boottime;
-/// Elsewhere the monotonic clock does.
+/// On other systems the monotonic clock must do.
 #[cfg(not(target_os = "linux"))]
 const UNINTERRUPTED: ClockId = ClockId::Monotonic;
 
@@ -18,9 +18,9 @@ pub(crate) fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// An instant of a clock that never jumps, and that runs on while this process is stopped or the
-/// whole host sleeps. `std::time::Instant` stands still then, while the broker on another host
-/// counts a lease's age on.
+/// An instant of a clock that never jumps, and that continues while this process is stopped or the
+/// whole host sleeps. `std::time::Instant` stands still then, while a broker on another host goes
+/// on counting the lease's age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(Duration);
 
@@ -37,7 +37,7 @@ impl BootInstant {
         Self::now().0.saturating_sub(self.0)
     }
 
-    /// The same in milliseconds, as the rules count.
+    /// The same in milliseconds, as the rules expect.
     pub(crate) fn elapsed_ms(self) -> i64 {
         i64::try_from(self.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
@@ -55,7 +55,7 @@ impl Add<Duration> for BootInstant {
 mod tests {
     use super::*;
 
-    /// What the kernel calls the uptime counts the time that the host slept.
+    /// The kernel's uptime includes the time that the host slept.
     #[cfg(target_os = "linux")]
     #[test]
     fn lse_6_the_clock_of_the_gate_counts_the_time_that_the_host_slept() {

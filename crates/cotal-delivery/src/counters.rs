@@ -24,7 +24,7 @@ pub(crate) struct Counters {
     pub(crate) corrected: AtomicU64,
     missed: Mutex<HashMap<Principal, u64>>,
     unrouted: Mutex<Vec<UnroutedPosts>>,
-    /// What members have not been told of.
+    /// What members missed and were not told of yet.
     misses: Mutex<Misses>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn add(count: &AtomicU64, n: u64) {
 }
 
 impl Counters {
-    /// Counts unread copies of `member` that the store's cap took.
+    /// Counts unread copies of `member` that a stream's cap discarded.
     pub(crate) fn add_missed(&self, member: &Principal, n: u64) {
         let mut missed = self.missed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *missed.entry(member.clone()).or_default() += n;
@@ -62,7 +62,7 @@ impl Counters {
         }
     }
 
-    /// What members lost, to be noted, or told to them.
+    /// What members missed, to be added to or told.
     pub(crate) fn misses(&self) -> MutexGuard<'_, Misses> {
         self.misses.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What the daemon itself writes to an agent.
+//! Messages that the daemon itself sends to an agent.
 
 use cotal_wire::envelope::{From, Message, Part};
 use cotal_wire::names::DELIVERY;

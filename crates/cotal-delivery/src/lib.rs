@@ -4,25 +4,25 @@
 //! CHAT → fanout → INBOX → reader → DLV → the member's own consumer
 //! ```
 //!
-//! The lease gates both loops; the registry changes membership on the control rail; the view holds
-//! members, ACLs and channels in memory and proves its freshness before every decision. Decisions
-//! are `cotal-rules`; what is performed here is performed through `cotal-nats` alone. This crate
+//! Both loops run only while the lease is held. The registry changes memberships on request. The
+//! view holds members, ACLs and channels in memory, and proves before every decision that they are
+//! current. Decisions are made by `cotal-rules`; only `cotal-nats` talks to the broker. This crate
 //! never depends on `cotal-trust`, so it cannot hold a signing key.
 //!
 //! # Embedding
 //!
 //! A [`Lane`] serves one space, a [`Host`] serves many. Both run on the caller's tokio runtime,
 //! read their credentials from the [`SecretStore`] that they are given, and take nothing else from
-//! their surroundings: no working directory, signals, environment or process exit; they log through
-//! `tracing`, to whatever subscriber the program installed. Every type that they take is exported
-//! here. `examples/two_spaces.rs` runs two spaces in one process.
+//! their surroundings: no working directory, signals, environment or process exit. They log through
+//! `tracing`, to whatever subscriber the program installed. Every type in their signatures is
+//! exported here. `examples/two_spaces.rs` runs two spaces in one process.
 //!
-//! | future | when it is dropped |
+//! | future | if it is dropped |
 //! |---|---|
 //! | [`Lane::readiness`], [`Lane::ended`] | nothing changes |
-//! | [`Lane::drain`] | the lane goes on draining |
+//! | [`Lane::drain`] | the lane continues to drain |
 //! | [`Lane::close`], [`Host::close`] | aborted without a release: the lease expires by itself |
-//! | [`Host::set_spaces`] | what was begun goes on; call it again |
+//! | [`Host::set_spaces`] | changes that have begun continue; call it again for the rest |
 //! | a [`Lane`] or [`Host`] itself | aborted without a release: the lease expires by itself |
 
 mod beside;

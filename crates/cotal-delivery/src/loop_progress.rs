@@ -1,7 +1,7 @@
-//! Proof that a lane gets on.
+//! Proof that every loop of a lane makes progress. The watchdog is told only after such a proof.
 //!
-//! Invariant: a loop answers a call itself, between two pieces of its work. One that hangs stays
-//! silent, whatever the clock and the other loops do, so no timer can speak for it.
+//! Invariant: a loop answers a call itself, between two pieces of its work. A loop that hangs does
+//! not answer, whatever the clock and the other loops do, so no timer can answer for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The parts of a lane that did not come round when they were called.
+/// The loops of a lane that did not answer when they were called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} made no progress", .0.join(", "))]
 pub struct Stalled(pub Vec<&'static str>);
 
-/// Calls on every loop of a lane; cheap to clone.
+/// Calls every loop of a lane; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     call: Arc<watch::Sender<u64>>,
@@ -22,10 +22,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Waits until every loop has come round since now.
+    /// Waits until every loop has answered a call that is made now.
     ///
     /// # Errors
-    /// Who has not, when `within` is over.
+    /// The loops that have not answered after `within`.
     pub async fn proven(&self, within: Duration) -> Result<(), Stalled> {
         let mut called = 0;
         self.call.send_modify(|call| {
@@ -38,7 +38,7 @@ impl Progress {
         }
         let all = async {
             while let Some(mut first) = silent.first_entry() {
-                // A loop that has ended answers nothing any more, and ends its lane.
+                // A loop that has ended no longer answers, and ends its lane.
                 if first.get_mut().wait_for(|answer| *answer >= called).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -50,7 +50,7 @@ impl Progress {
         if silent.is_empty() { Ok(()) } else { Err(Stalled(silent.into_keys().collect())) }
     }
 
-    /// The side of a loop called `name`.
+    /// Registers the loop `name` and returns its side.
     pub(crate) fn beat(&self, name: &'static str) -> LoopReporter {
         let (answer, seen) = watch::channel(0);
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(name, seen);
@@ -62,7 +62,7 @@ impl Progress {
     }
 }
 
-/// A loop's side: one more thing that it waits for.
+/// A loop's side: it answers the calls.
 #[derive(Debug)]
 pub(crate) struct LoopReporter {
     call: watch::Receiver<u64>,
@@ -70,13 +70,14 @@ pub(crate) struct LoopReporter {
 }
 
 impl LoopReporter {
-    /// Answers the next call; to be selected among the loop's own work, at its top. Cancel-safe.
+    /// Answers the next call. The loop must select on this together with its own work. Cancel-safe.
     pub(crate) async fn answered(&mut self) {
         let call = self.called().await;
         self.answer(call);
     }
 
-    /// The next call, for a loop that must look something up before it answers. Cancel-safe.
+    /// Waits for the next call, for a loop that must check something before it answers.
+    /// Cancel-safe.
     pub(crate) async fn called(&mut self) -> u64 {
         if self.call.changed().await.is_err() {
             std::future::pending::<()>().await;

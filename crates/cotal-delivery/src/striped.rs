@@ -1,13 +1,13 @@
-//! Locks by key, in a bounded number.
+//! A bounded number of locks, shared by any number of keys.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How many there are; two keys that share one only make two callers wait for each other.
+/// How many there are. Two keys may share a lock; then their callers only wait for each other.
 const STRIPES: usize = 64;
 
-/// Whoever holds the lock of a key is alone with it.
+/// A mutex for each key, several keys sharing one.
 #[derive(Debug)]
 pub(crate) struct StripedLocks(Vec<Mutex<()>>);
 

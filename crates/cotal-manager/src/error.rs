@@ -178,7 +178,9 @@ pub enum ManagerError {
     /// The agent's key is needed to revoke it, and this root knows neither it nor its credential.
     #[error(
         "this root has neither the credential of {0} nor a note of its key, so it cannot be \
-         revoked: retire it on the root that provisioned it"
+         revoked: retire it on the root that provisioned it; where its key was revoked before, or \
+         nobody has it, run `cotal agent retire {actor} --key-unknown`",
+        actor = .0.actor()
     )]
     KeyUnknown(Principal),
     /// Somebody else keeps changing a row.

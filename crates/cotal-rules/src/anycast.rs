@@ -322,9 +322,9 @@ pub enum CancelStep {
     Unknown,
 }
 
-/// Decides a cancel. A request that its holder has given back, or whose holder `is_gone` for good,
-/// is nobody's: it may be taken back as one that was never taken. Should another holder be about to
-/// take it, the revision decides.
+/// Decides a cancel. If the holder has returned the request, or `is_gone` for good, the request may
+/// be cancelled as if it was never taken. If another holder takes it at the same time, the revision
+/// decides.
 #[must_use]
 pub fn cancel(seen: Seen<'_>, caller: Caller<'_>, is_gone: bool) -> CancelStep {
     match (seen.current(), seen.request) {
@@ -353,7 +353,7 @@ pub fn cancel(seen: Seen<'_>, caller: Caller<'_>, is_gone: bool) -> CancelStep {
     }
 }
 
-/// Whether nobody has a request any more that somebody took.
+/// Whether a taken request has no holder any more, because the holder returned it or is gone.
 #[must_use]
 pub fn is_let_go(row: &RequestRow, holder_is_gone: bool) -> bool {
     let returned = row.result.as_ref().is_some_and(|result| result.outcome == Outcome::Returned);
@@ -371,8 +371,8 @@ pub enum Status<'a> {
     Unknown,
 }
 
-/// Answers a question about the status. A request whose holder `is_gone` for good waits for
-/// another.
+/// Answers a question about the status. A request whose holder `is_gone` for good is queued for
+/// another holder.
 #[must_use]
 pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>, is_gone: bool) -> Status<'a> {
     match (seen.current(), seen.request) {

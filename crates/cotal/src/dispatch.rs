@@ -1,6 +1,6 @@
 //! From a parsed command line to the command that it names.
 
-use crate::cli::{self, Command};
+use crate::cli::Command;
 use crate::commands::{
     agent, ask, channel, completions, dead, deliver, dm, doctor, down, host, inbox, join, leave,
     manage, members, mint, pending, post, redeliver, request, requests, serve, service, space,
@@ -39,6 +39,6 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Join(args) => Box::pin(join::run(args, ctx)).await,
         Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
         Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,
-        Command::Completions(args) => completions::run(&args, &mut cli::command()),
+        Command::Completions(args) => completions::run(&args),
     }
 }

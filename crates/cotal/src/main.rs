@@ -12,6 +12,7 @@
 mod args;
 mod cli;
 mod commands;
+mod complete;
 mod context;
 mod dispatch;
 mod exit;
@@ -23,6 +24,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{ColorChoice, FromArgMatches as _};
+use clap_complete::CompleteEnv;
 use mimalloc::MiMalloc;
 
 use crate::cli::Cli;
@@ -35,6 +37,8 @@ use crate::output::Output;
 static GLOBAL: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    // Only where a shell asks for completions; it ends the process.
+    CompleteEnv::with_factory(|| complete::with_names(cli::command())).complete();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

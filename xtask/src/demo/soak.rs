@@ -25,7 +25,7 @@ const CALM: Duration = Duration::from_secs(12);
 /// A killed daemon's lease runs out after 30 s, and a credential lives on meanwhile.
 const UP_WITHIN: Duration = Duration::from_secs(90);
 /// What a log says when a credential ran out, of the broker, the daemon or the manager.
-const EXPIRED: [&str; 3] = ["expired", "awaiting proved renewal", "due and not renewed"];
+const EXPIRED: [&str; 3] = ["expired", "awaiting proved renewal", "due for renewal"];
 
 /// How long, and on what.
 #[derive(Debug, clap::Args)]

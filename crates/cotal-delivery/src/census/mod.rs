@@ -1,9 +1,9 @@
-//! The connections of the space's accounts as the `$SYS` observer sees them, and the kick (EVC-1 to
+//! The connections of the space's accounts, as the `$SYS` observer sees them, and kicks (EVC-1 to
 //! EVC-6).
 //!
-//! Invariant: targets come from the observer's own complete census, never from a caller, and gone
-//! is said only when a complete census after the kicks saw nothing. The kick credential is opened
-//! for a kick and for nothing else.
+//! Invariant: the connections to kick come from the observer's own complete census, never from a
+//! caller. A principal is reported as gone only after a complete census that followed the kicks saw
+//! no connection of it. The kick credential is opened only for a kick.
 
 mod connz;
 mod error;
@@ -34,17 +34,17 @@ use owner::CensusOwner;
 
 /// How long a kicked connection may take to leave the census.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a kicked client may take to be back: a scan in between would see nothing.
+/// How long a kicked client may take to reconnect: a scan before that would not see it.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Between two scans that wait for kicked connections to leave.
 const RESCAN: Duration = Duration::from_millis(100);
-/// Scans that are begun again because connections came or went meanwhile.
+/// Scans in a row, if connections opened or closed during one.
 const SCANS: usize = 3;
 
-/// What one scan saw.
+/// The result of one scan.
 struct Scan {
     seen: Vec<Seen>,
-    /// Why it proves no absence.
+    /// Why the scan proves nobody gone; `None` if it does.
     incomplete: Option<String>,
 }
 
@@ -62,18 +62,19 @@ pub(crate) struct Scanner {
     kicks: Kicks,
 }
 
-/// What one eviction kicks with.
+/// How one eviction kicks.
 enum Kicker {
     /// The lane's own kick credential.
     Own(Connection),
-    /// The host's.
+    /// With credentials that the host signs.
     Host(Arc<dyn KickAuthority>),
-    /// Nothing: what was revoked goes by itself, and nothing else does.
+    /// Not at all: whatever connects with a revoked credential is closed by the broker, nothing
+    /// else is.
     Nobody,
 }
 
 impl Scanner {
-    /// Starts the owner of the census of these accounts; whoever scans asks that one.
+    /// Starts the owner of the census of these accounts; every scan asks that one.
     pub(crate) fn spawn(context: &LaneContext, options: &LaneOptions, accounts: &[String]) -> Self {
         let LaneOptions { space, server, tls, store, kicks, .. } = options.clone();
         let owner = Arc::new(CensusOwner::new(space, accounts.to_vec(), store, server, tls));
@@ -86,7 +87,7 @@ impl Scanner {
         &self.owner.space
     }
 
-    /// The accounts that it looks at.
+    /// The accounts that are scanned.
     pub(crate) fn accounts(&self) -> &[String] {
         &self.owner.accounts
     }
@@ -106,8 +107,8 @@ impl Scanner {
         self.owner.take(detail).await
     }
 
-    /// Evicts every connection of each principal: one census, the kicks, and a census that proves
-    /// them gone, shared by all.
+    /// Evicts every connection of each principal: one census, the kicks, and one census that proves
+    /// all of them gone.
     pub(crate) async fn evict(&self, principals: &[Principal]) -> Result<Vec<Eviction>, ScanError> {
         let kicker = self.kicker().await?;
         let before = self.scan().await?;
@@ -157,9 +158,9 @@ impl Scanner {
         }
     }
 
-    /// The host's side of an eviction: its own complete census of the account decides which of the
-    /// lane's targets are kicked, each by a user that was signed for that kick (EVC-5). Gives those
-    /// that were kicked.
+    /// Kicks on behalf of the lane. The host's own complete census of the account decides which of
+    /// the lane's targets are kicked, each with a credential that was signed for that kick (EVC-5).
+    /// Returns the kicked ones.
     async fn kick_by_host(
         &self,
         authority: &Arc<dyn KickAuthority>,
@@ -198,7 +199,7 @@ impl Scanner {
         }
     }
 
-    /// A connection on a credential that is signed now, beside the async loops.
+    /// A connection with a credential that is signed now, on a blocking thread.
     async fn signed(
         &self,
         authority: &Arc<dyn KickAuthority>,
@@ -228,7 +229,7 @@ impl Scanner {
         }
     }
 
-    /// Whether a principal has a live connection; the kick credential stays closed.
+    /// Whether a principal has a live connection. The kick credential is not opened.
     pub(crate) async fn liveness(
         &self,
         principal: &Principal,
@@ -239,7 +240,7 @@ impl Scanner {
         Ok(PrincipalLiveness { principal: principal.clone(), state, scan_complete })
     }
 
-    /// The roles that the tags of live connections show, by principal.
+    /// The roles in the tags of live connections, by principal.
     pub(crate) async fn roles(&self) -> Result<HashMap<Principal, BTreeSet<Role>>, ScanError> {
         let taken = self.census(Detail::Who).await?;
         let mut roles: HashMap<Principal, BTreeSet<Role>> = HashMap::new();
@@ -251,7 +252,8 @@ impl Scanner {
         Ok(roles)
     }
 
-    /// Waits until none of the kicked is seen any more, or says how many stay.
+    /// Waits until none of the kicked connections is left, or the deadline has passed; returns the
+    /// last scan.
     async fn verify(&self, wanted: &BTreeSet<&Principal>) -> Result<Scan, ScanError> {
         let deadline = tokio::time::Instant::now() + GONE_WITHIN;
         tokio::time::sleep(BACK_WITHIN).await;
@@ -266,7 +268,7 @@ impl Scanner {
         }
     }
 
-    /// The broker takes no kick that wants no answer. The answer proves nothing, so nobody waits
+    /// The broker ignores a kick without a reply subject. The reply proves nothing, so nobody waits
     /// for it.
     async fn kick(&self, evictor: &Connection, target: &Seen) {
         let body = json!({ "cid": target.cid }).to_string();
@@ -284,7 +286,7 @@ impl Scanner {
         self.complete(take).await
     }
 
-    /// Takes one again when connections came or went meanwhile.
+    /// Takes a scan, repeated if connections opened or closed during it.
     async fn complete<F>(&self, take: impl Fn() -> F) -> Result<Scan, ScanError>
     where
         F: Future<Output = Result<Scan, ScanError>>,

@@ -1,10 +1,10 @@
-//! Redelivery within seconds of what a process or a connection has lost.
+//! Makes the broker redeliver lost messages within seconds.
 //!
-//! The broker redelivers a pulled message only once its ack wait has run out, a minute. After a
-//! crash, a dropped connection, or while another process's pulls still take messages away, nobody
-//! works on them. So this task shortens the ack wait for a few seconds: at the start, after each
-//! drop, and again as long as progress is not proven. What is done twice by it is harmless: message
-//! ids see to that.
+//! The broker redelivers a pulled message only after its ack wait, a minute. After a crash or a
+//! dropped connection nobody processes the messages that were pulled, and while another process's
+//! old pulls still take messages, nobody processes those. So this task shortens the ack wait for a
+//! few seconds: at the start, after each drop, and repeatedly while progress is not proven. A
+//! message that is processed twice because of that does no harm, because message ids make it one.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use crate::lease::gate::Gate;
 
 /// The ack wait of both consumers (`docs/wire.md` §3), in nanoseconds.
 pub(crate) const ACK_WAIT_NS: i64 = 60 * SHORT_ACK_WAIT_NS;
-/// The ack wait for a while, in nanoseconds.
+/// The shortened ack wait, in nanoseconds.
 const SHORT_ACK_WAIT_NS: i64 = 1_000_000_000;
-/// How long it stays so short.
+/// How long the ack wait stays short.
 const SHORT_FOR: Duration = Duration::from_secs(3);
-/// How long it is left alone in between, so that a slow reader also makes progress.
+/// How long it then stays long, so that a slow reader makes progress too.
 const LONG_FOR: Duration = Duration::from_secs(5);
-/// After a drop, what is really worked on is answered by then.
+/// After a drop, messages that are really in progress are answered by then.
 const CHECK_AFTER_DROP: Duration = Duration::from_secs(1);
 
 /// One consumer of the lane.
@@ -36,17 +36,17 @@ pub(crate) struct ShortAckWait {
     pub(crate) connection: Connection,
     pub(crate) stream: String,
     pub(crate) config: ConsumerConfig,
-    /// Nothing is changed while the lane does not serve.
+    /// The ack wait is not changed while the lane does not serve.
     pub(crate) gate: Gate,
-    /// Counts what waits on purpose; shortening the wait would bring it too soon.
+    /// Counts entries that wait on purpose; a shorter ack wait would redeliver those too early.
     pub(crate) waiting: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Whether nothing is owed by a delivery that went elsewhere.
+    /// Whether no delivery that went elsewhere is still unacknowledged.
     pub(crate) is_proven: watch::Receiver<bool>,
 }
 
 impl ShortAckWait {
-    /// Brings back what a crashed daemon had pulled: the lease proves that nobody works on it any
-    /// more. `waiting` counts what waits on purpose.
+    /// Starts the task. The lease proves that nobody processes what a crashed daemon had pulled, so
+    /// it is redelivered at once. `waiting` counts the entries that wait on purpose.
     pub(crate) fn spawn(
         context: &LaneContext,
         info: &ConsumerInfo,
@@ -66,7 +66,7 @@ impl ShortAckWait {
         context.spawn("the short ack wait", short.run(lost, context.stop.clone()));
     }
 
-    /// Runs until told to stop; `lost` tells whether something was left by whoever served before.
+    /// Runs until told to stop; `lost` says whether the daemon before left messages unacknowledged.
     pub(crate) async fn run(mut self, lost: bool, stop: CancellationToken) {
         let working = async {
             let mut lost = lost;
@@ -82,7 +82,7 @@ impl ShortAckWait {
         stop.run_until_cancelled(working).await;
     }
 
-    /// Waits until something may be lost, and tells whether it is.
+    /// Waits until messages may have been lost; returns whether some were.
     async fn loses(&mut self, drops: u64) -> bool {
         let mut state = self.connection.state();
         let back = async { state.wait_for(|s| s.drops > drops && s.is_connected()).await.is_ok() };
@@ -95,19 +95,19 @@ impl ShortAckWait {
             return true;
         }
         if !is_back {
-            // The end of the connection, or of the reader, ends the lane elsewhere.
+            // The end of the connection or of the reader ends the lane elsewhere.
             std::future::pending::<()>().await;
         }
         sleep(CHECK_AFTER_DROP).await;
         self.is_owed().await
     }
 
-    /// Whether more is unanswered than waits on purpose.
+    /// Whether more messages are unacknowledged than wait on purpose.
     async fn is_owed(&self) -> bool {
         let waiting = (self.waiting)();
         match self.connection.consumer_info(&self.stream, &self.config.name).await {
             Ok(info) => info.num_ack_pending > waiting,
-            // It comes back after its ack wait.
+            // They are redelivered after the ack wait.
             Err(_) => false,
         }
     }
@@ -126,7 +126,7 @@ impl ShortAckWait {
         let update = ConsumerAction::CreateOrUpdate;
         let done = self.connection.create_consumer(stream, name, filter, config, update).await;
         if let Err(error) = done {
-            warn!(%space, stream, consumer = name, %error, "the ack wait was not changed");
+            warn!(%space, stream, consumer = name, %error, "the ack wait could not be changed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reading from the lane's own consumers: pulling, answering, and redelivery after a crash.
+//! Pulls from the lane's own consumers, answers messages, and speeds up redelivery after a crash.
 
 pub(crate) mod ack_wait;
 pub(crate) mod answers;

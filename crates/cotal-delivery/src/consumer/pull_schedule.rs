@@ -1,29 +1,29 @@
-//! When a loop pulls, and how much.
+//! When a loop pulls, and how many messages it waits for.
 
 use cotal_nats::Gather;
 
 /// How a loop pulls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PullSchedule {
-    /// Batches that may be under way at once.
+    /// Batches that may be in progress at once.
     pub(crate) batches: usize,
-    /// While any is under way, a batch of this size does not wait for more: each costs a round
-    /// trip.
+    /// While a batch is in progress, the next one gathers this many messages, because each batch
+    /// costs a round trip.
     pub(crate) gather: Gather,
 }
 
-/// What is under way in a loop.
+/// What is in progress in a loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
-    /// Batches that are not settled, by the loop's own measure.
+    /// Batches that are not settled, as the loop counts them.
     pub(crate) batches: usize,
-    /// Whether anything is being worked on.
+    /// Whether anything is in progress.
     pub(crate) is_busy: bool,
 }
 
 impl PullSchedule {
-    /// How the next batch is gathered; `None` when none is pulled now. An idle loop takes whatever
-    /// comes first, so that nothing waits for company.
+    /// How to gather the next batch; `None` if none must be pulled now. An idle loop takes the
+    /// first message that comes, so that none waits for others.
     pub(crate) fn next(&self, load: Load) -> Option<Gather> {
         if load.batches >= self.batches {
             return None;

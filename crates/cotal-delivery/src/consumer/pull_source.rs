@@ -1,4 +1,4 @@
-//! Taking messages from a durable consumer, also when somebody deletes it under the daemon.
+//! Pulls messages from a durable consumer, and re-creates the consumer if somebody deletes it.
 
 use cotal_nats::js::{ConsumerAction, ConsumerInfo};
 use cotal_nats::{
@@ -15,13 +15,13 @@ use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 use crate::lease::gate::Gate;
 
-/// How long one look for messages lasts.
+/// How long one pull waits for messages.
 const CONSUMER_CHECK_EVERY: Duration = Duration::from_secs(30);
-/// Between two attempts to make a consumer again.
+/// Between two attempts to re-create a consumer.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Binds a consumer; one that is missing is made, and that is said loudly, because what it had read
-/// is forgotten.
+/// Binds a consumer. A missing one is created, and logged as an error, because its position is
+/// lost.
 pub(crate) async fn bind(
     context: &LaneContext,
     stream: &str,
@@ -37,7 +37,7 @@ pub(crate) async fn bind(
     match found.await? {
         Some(info) => Ok(info),
         None => {
-            error!(%space, stream, consumer = config.name, "a consumer is missing; it is created anew");
+            error!(%space, stream, consumer = config.name, "a consumer is missing; it is re-created");
             let filter = config.filter_subject.as_deref();
             let create = ConsumerAction::Create;
             let make = || connection.create_consumer(stream, &config.name, filter, config, create);
@@ -46,37 +46,38 @@ pub(crate) async fn bind(
     }
 }
 
-/// A consumer that is read for as long as the lane lives.
+/// A consumer that is pulled from for the whole life of the lane.
 pub(crate) struct PullSource {
     space: Space,
     connection: Connection,
     stream: String,
-    /// When the stream was created: the sequences of another one mean nothing here.
+    /// When the stream was created: sequences of another stream mean nothing here.
     created: String,
     consumer: String,
     options: PullOptions,
     pull: PullConsumer,
-    /// How the consumer is made again, while it is missing. Kept until that is done, so that a
-    /// cancelled attempt is repeated and not contradicted. Not before that instant: the broker is
-    /// still removing the files of the one that vanished, and answers to that one are still on
-    /// their way.
+    /// The configuration for re-creating the consumer, while it is missing. It is kept until that
+    /// has succeeded, so a cancelled attempt is repeated with the same configuration. The instant
+    /// is the earliest time for it: before that, the broker is still removing the files of the
+    /// deleted consumer, and acks for that one are still in flight.
     missing: Option<(ConsumerConfig, Instant)>,
-    /// Where the consumer begins that was made anew and not told of yet.
+    /// Where a re-created consumer begins, if that was not reported yet.
     recreated: Option<u64>,
-    /// Taken while the lane did not serve. Kept here, so that a cancelled call loses nothing.
+    /// Messages pulled while the lane did not serve. Kept here, so that a cancelled call loses
+    /// none.
     held: Vec<Delivery>,
 }
 
-/// What a pull brought.
+/// The result of a pull.
 pub(crate) struct Pulled {
-    /// Where the consumer begins, if it was made anew before these were delivered.
+    /// Where the consumer begins, if it was re-created before these were delivered.
     pub(crate) recreated: Option<u64>,
     /// In the order in which they arrived.
     pub(crate) deliveries: Vec<Delivery>,
 }
 
 impl PullSource {
-    /// Binds the consumer; `ahead` messages are pulled before they are worked on.
+    /// Binds the consumer; up to `ahead` messages are pulled before they are processed.
     pub(crate) async fn open(
         context: &LaneContext,
         stream: &str,
@@ -108,12 +109,13 @@ impl PullSource {
         })
     }
 
-    /// The next messages, handed out only while the lane may serve: the broker still answers the
-    /// pulls of a process that was paused. `gather` says whether more than one are waited for. A
-    /// vanished consumer is made again as `resume` says, loudly. Cancel-safe.
+    /// The next messages. They are returned only while the lane may serve, because the broker still
+    /// answers the pulls of a process that was paused. `gather` says how many to wait for. If the
+    /// consumer was deleted, it is re-created with the configuration from `resume`, and that is
+    /// logged as an error. Cancel-safe.
     ///
     /// # Errors
-    /// When the credential does not allow the pull any more.
+    /// If the credential no longer allows the pull.
     pub(crate) async fn next(
         &mut self,
         gate: &mut Gate,
@@ -141,43 +143,44 @@ impl PullSource {
                 Err(PullError::ConsumerDeleted { .. } | PullError::NoSuchConsumer { .. }) => {
                     error!(
                         space = %self.space, stream = self.stream, consumer = self.consumer,
-                        "the consumer vanished under the daemon; it is created again"
+                        "the consumer was deleted while the daemon used it; it is re-created"
                     );
                     self.missing = Some((resume(), Instant::now() + RETRY_AFTER));
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => {
-                    warn!(space = %self.space, consumer = self.consumer, %error, "pulling again");
+                    warn!(space = %self.space, consumer = self.consumer, %error, "a pull failed; pulling again");
                 }
             }
         }
     }
 
-    /// Ends the pulls and hands out what they still gave. It comes before anything is given back:
-    /// the broker would give that to a pull which is still open, and then again behind what is
-    /// newer.
+    /// Ends the pulls; returns the messages that they still brought. Call it before messages are
+    /// returned to the broker: otherwise the broker would deliver those to a pull that is still
+    /// open, and later once more, after newer messages.
     pub(crate) async fn end(&mut self, gate: &Gate) -> Left {
         let mut left = self.pull.leave(|| gate.is_open()).await;
         left.add(self.held.drain(..));
         left
     }
 
-    /// Returns what was not worked on, so that the daemon that serves next gets it at once and in
-    /// order. It is confirmed, because that one pulls as soon as the lease is released. A lane that
-    /// no longer serves leaves it alone: the next daemon may be at work on it.
+    /// Returns the messages that were not processed, so that the daemon that serves next gets them
+    /// at once and in order. The broker must confirm the return, because the next daemon pulls as
+    /// soon as the lease is released. A lane that no longer serves does not answer them: the next
+    /// daemon may already process them.
     pub(crate) async fn give_back(&self, left: Left, gate: &Gate) {
         let given_back = left.give_back(|| gate.is_open()).await;
         log_failure(&self.space, "return what was left", given_back);
     }
 
-    /// Whether the consumer is there again, and bound.
+    /// Re-creates the consumer and binds it; returns whether that succeeded.
     async fn create_again(&mut self, config: &ConsumerConfig) -> Result<bool, PullError> {
         match self.connection.stream_info(&self.stream).await {
             Ok(info) if info.created == self.created => {}
-            // The lane ends once it sees that (`state::streams`).
+            // The lane ends when it notices that (`state::streams`).
             Ok(_) => std::future::pending().await,
             Err(error) => {
-                warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                warn!(space = %self.space, consumer = self.consumer, %error, "could not re-create the consumer yet; retrying");
                 tokio::time::sleep(RETRY_AFTER).await;
                 return Ok(false);
             }
@@ -192,12 +195,12 @@ impl PullSource {
             Ok(_) => {}
             Err(error @ NatsError::Denied { .. }) => return Err(error.into()),
             Err(error) if error.is_conflict() => {
-                warn!(space = %self.space, consumer = self.consumer, "another consumer stands in its place; it is removed");
+                warn!(space = %self.space, consumer = self.consumer, "another consumer has taken the place of the deleted one; it is deleted");
                 self.remove().await;
                 return Ok(false);
             }
             Err(error) => {
-                warn!(space = %self.space, consumer = self.consumer, %error, "not created yet");
+                warn!(space = %self.space, consumer = self.consumer, %error, "could not re-create the consumer yet; retrying");
                 if matches!(error, NatsError::Refused { .. }) {
                     self.remove().await;
                 }
@@ -213,14 +216,14 @@ impl PullSource {
         Ok(true)
     }
 
-    /// Removes what stands in the place of the consumer that vanished. Another one begins
-    /// elsewhere, so reading on from it could skip messages; one that was made while the broker
-    /// still removed the files of the one before is broken for good.
+    /// Deletes the consumer that has replaced the deleted one. It begins at another position, so
+    /// pulling from it could skip messages. One that was created while the broker still removed the
+    /// files of the one before is broken for good.
     async fn remove(&self) {
         match self.connection.delete_consumer(&self.stream, &self.consumer).await {
             Ok(()) | Err(NatsError::Absent { .. }) => {}
             Err(error) => {
-                warn!(space = %self.space, consumer = self.consumer, %error, "not removed yet");
+                warn!(space = %self.space, consumer = self.consumer, %error, "could not delete the consumer yet; retrying");
                 tokio::time::sleep(RETRY_AFTER).await;
             }
         }

@@ -1,5 +1,5 @@
 //! How far the lane has provably come with one of its consumers: the rules of [`Progress`], fed
-//! with what arrives and with what the broker says.
+//! with arriving deliveries and the broker's consumer info.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
-/// Between two looks while something that went elsewhere holds progress up.
+/// Between two consumer infos while deliveries that went elsewhere hold up progress.
 const UNPROVEN_LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks while somebody waits for more than has arrived.
+/// Between two consumer infos while somebody waits for a sequence that was not processed yet.
 const AWAITED_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a look was asked for, and the broker's answer.
+/// A consumer info, with the state when it was requested.
 struct Looked {
     ticket: LookTicket,
     last: u64,
@@ -35,8 +35,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Begins where the consumer stands: `info` was asked for after `last` had been read as the
-    /// last sequence of the stream.
+    /// Starts at the consumer's position. `info` must have been requested after `last` was read as
+    /// the last sequence of the stream.
     pub(crate) fn new(connection: &Connection, info: &ConsumerInfo, last: u64) -> Self {
         let progress = Progress::start(look_of(info), last);
         let is_proven = watch::Sender::new(progress.is_proven());
@@ -51,27 +51,28 @@ impl Tracker {
         }
     }
 
-    /// Whether nothing is owed by a delivery that went elsewhere, and when that changes.
+    /// Whether no delivery that went elsewhere is still unacknowledged; the receiver also tells
+    /// when that changes.
     pub(crate) fn is_proven_watch(&self) -> watch::Receiver<bool> {
         self.is_proven.subscribe()
     }
 
-    /// The same, now.
+    /// The same, as of now.
     pub(crate) fn is_proven(&self) -> bool {
         self.progress.is_proven()
     }
 
-    /// Everything up to this sequence has been dealt with once.
+    /// Every message up to this sequence has been processed at least once.
     pub(crate) fn done(&self) -> u64 {
         self.progress.done()
     }
 
-    /// Everything up to this sequence was delivered, here or elsewhere.
+    /// Every message up to this sequence was delivered, here or elsewhere.
     pub(crate) fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
 
-    /// Notes deliveries in the order in which they arrived.
+    /// Notes deliveries, in the order in which they arrived.
     pub(crate) fn arrived(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries {
             self.progress.arrived(delivery.consumer_seq, delivery.stream_seq);
@@ -79,19 +80,19 @@ impl Tracker {
         self.tell();
     }
 
-    /// Notes that the message at `seq` has been dealt with.
+    /// Notes that the message at `seq` has been processed.
     pub(crate) fn dealt_with(&mut self, seq: u64) {
         self.progress.dealt_with(seq);
     }
 
-    /// Notes that the consumer was made anew and begins at `first`.
+    /// Notes that the consumer was re-created and begins at `first`.
     pub(crate) fn recreated(&mut self, first: u64) {
         self.progress.recreated(first);
         self.tell();
     }
 
-    /// Asks the broker how far the consumer has come, when that could help; pends otherwise.
-    /// `awaited` is a sequence that the stream has given and that somebody waits for. Cancel-safe.
+    /// Requests consumer info if it could prove more progress; pends otherwise. `awaited` is a
+    /// sequence that the stream has given out and that somebody waits for. Cancel-safe.
     pub(crate) async fn look(&mut self, awaited: u64) {
         let pause = if !self.progress.is_proven() {
             UNPROVEN_LOOK_EVERY
@@ -110,7 +111,9 @@ impl Tracker {
         self.next_look = Instant::now() + pause;
         match answer {
             Ok(info) => self.progress.looked(ticket, look_of(&info), last),
-            Err(error) => debug!(stream = self.stream, %error, "progress is not proven yet"),
+            Err(error) => {
+                debug!(stream = self.stream, %error, "the consumer's progress could not be read")
+            }
         }
         self.tell();
     }

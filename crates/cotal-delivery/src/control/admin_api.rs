@@ -1,6 +1,6 @@
-//! The `ctl.delivery-admin` service: what the manager asks of the daemon.
+//! The `ctl.delivery-admin` service: requests of the manager to the daemon.
 //!
-//! Requests are answered one at a time in the order they arrive; an inventory alone is answered
+//! Requests are answered one at a time, in the order they arrive. Only an inventory is answered
 //! without waiting for the others, so that many retirements do not queue behind evictions (ADM-1,
 //! INV-1).
 
@@ -38,13 +38,14 @@ use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
 use crate::state::view::View;
 
-/// Requests that wait for their turn; a caller of one beyond it times out and asks again.
+/// Requests that wait for their turn; one beyond this is dropped, and its caller times out and
+/// retries.
 const QUEUE: usize = 1_024;
 
-/// How long a recall may hold the requests behind it up; what it took by then stays taken.
+/// How long a recall may hold up the requests behind it. Copies deleted by then stay deleted.
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
 
-/// What runs beside delivery, and is only shown and renewed here.
+/// Components beside delivery, whose state is shown here and whose credentials are renewed.
 pub(crate) struct Beside {
     pub(crate) timers: Health,
     pub(crate) feed: FeedHandle,
@@ -63,7 +64,7 @@ pub(crate) struct AdminApi {
     pub(crate) since: i64,
     pub(crate) scanner: Scanner,
     pub(crate) waiting: SharedWaiting,
-    /// What writes into which store.
+    /// The writers into INBOX and DLV, with their names.
     pub(crate) stores: [(&'static str, Writer); 2],
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) keeper: Arc<RequestKeeper>,
@@ -71,7 +72,7 @@ pub(crate) struct AdminApi {
 }
 
 impl AdminApi {
-    /// Answers until told to stop; what is being worked on is finished.
+    /// Answers until told to stop, then finishes the requests in progress.
     pub(crate) async fn run(
         self,
         mut requests: Subscription,
@@ -93,7 +94,7 @@ impl AdminApi {
                 let service = Arc::clone(&service);
                 working.spawn(async move { service.answer(&message).await });
             } else if queue.try_send(message).is_err() {
-                warn!(space = %service.rail.space, "too many admin requests wait; one is dropped");
+                warn!(space = %service.rail.space, "too many admin requests wait; dropped one");
             }
         }
         drop(queue);
@@ -120,7 +121,8 @@ impl AdminApi {
         self.rail.send(call.reply_to, &reply).await;
     }
 
-    /// Replies first and moves after, because the move drops the connection that carries the reply.
+    /// Replies first and reconnects afterwards, because the reconnect drops the connection that
+    /// carries the reply.
     async fn reload(&self, reply_to: &str, request: Request) {
         let args = match args::<ReloadArgs>(request.args) {
             Ok(args) => args,
@@ -185,7 +187,7 @@ impl AdminApi {
         match self.scanner.evict(&[principal]).await {
             Ok(mut results) => match results.pop() {
                 Some(result) => done(&result),
-                None => Reply::refused(Code::Unavailable, "the scan gave no result"),
+                None => Reply::refused(Code::Unavailable, "the census gave no result; try again"),
             },
             Err(error) => refused(&error),
         }
@@ -193,14 +195,15 @@ impl AdminApi {
 
     async fn evict_all(&self, principals: &[Principal]) -> Reply {
         if principals.len() > MAX_EVICT {
-            let why = format!("at most {MAX_EVICT} principals fit into one request");
+            let why = format!("one request may name at most {MAX_EVICT} principals");
             return Reply::refused(Code::Invalid, why);
         }
         scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
     }
 
-    /// Answers once nothing that the lifecycle's ACL row forbids can be handed out any more. A
-    /// daemon that does not serve any more cannot say so, because whoever serves now hands off too.
+    /// Answers once no copy that the lifecycle's ACL row forbids can be delivered any more. A
+    /// daemon that no longer serves cannot confirm that, because the daemon that serves now hands
+    /// off too.
     async fn recall(&self, member: &Lifecycle) -> Reply {
         let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
         match recalled.await {
@@ -223,7 +226,8 @@ impl AdminApi {
         status.waiting = self.waiting.len();
         let Beside { timers, feed, lease } = &self.beside;
         let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
-        // What the broker answered to the last write: whether it stores is only shown by storing.
+        // The broker's answer to each writer's last write: only a write shows whether the broker
+        // stores.
         let stores = self.stores.iter().filter_map(|(what, writer)| {
             let reason = writer.refusal()?.to_string();
             Some(Down { component: (*what).to_owned(), reason })
@@ -235,12 +239,14 @@ impl AdminApi {
     async fn standing(&self, after: u64) -> Reply {
         match self.keeper.standing(after).await {
             Ok(requests) => done(&requests),
-            Err(error) => Reply::refused(Code::Unavailable, format!("TASK is unreadable: {error}")),
+            Err(error) => {
+                Reply::refused(Code::Unavailable, format!("TASK cannot be read: {error}"))
+            }
         }
     }
 
-    /// A page is read like a whole inventory, behind the same fence, and takes half of what the
-    /// broker takes, so that the name of the next one fits as well.
+    /// A page is read like a whole inventory, after the same fence. It takes half of the broker's
+    /// maximum payload, so that the name where the next page begins fits as well.
     async fn inventory(&self, member: &Lifecycle, after: Option<String>) -> Reply {
         match (self.registry.inventory(member).await, after) {
             (Ok(channels), None) => done(&Inventory { channels, next: None }),
@@ -260,13 +266,14 @@ fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
     }
 }
 
-/// Missing authority and a broker that does not answer are both no result; the sentence tells
-/// which.
+/// Missing authority and a broker that does not answer both mean that there is no result; the
+/// message says which.
 fn refused(error: &ScanError) -> Reply {
     Reply::refused(Code::Unavailable, error.to_string())
 }
 
-/// Whether a message asks for an inventory; everything else about it is judged when it is answered.
+/// Whether a message asks for an inventory; everything else about it is checked when it is
+/// answered.
 fn is_inventory(message: &Message) -> bool {
     Request::parse(&message.payload).is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
 }

@@ -1,5 +1,5 @@
-//! The `ctl.delivery` service: what agents ask of the membership registry (MEM-5) and
-//! about their own role requests (ANY-4).
+//! The `ctl.delivery` service: requests of agents to the membership registry (MEM-5), and about
+//! their own role requests (ANY-4).
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(crate) struct AgentApi {
 }
 
 impl AgentApi {
-    /// Answers until told to stop; what is being worked on is finished. Each caller is answered in
-    /// the order in which it asked: a leave that follows a join means that join.
+    /// Answers until told to stop, then finishes the requests in progress. Each caller's requests
+    /// are processed in the order in which they arrived, so a leave after a join ends that join.
     pub(crate) async fn run(
         self,
         requests: Subscription,
@@ -97,7 +97,7 @@ impl AgentApi {
         let member = self.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
         let mut episodes = self.counters.misses().owed(&member, &args.told);
         if episodes.iter().any(|episode| episode.to == u64::MAX) {
-            // Nothing that was lost can be newer than the newest post.
+            // No missed post can be newer than the newest post.
             let last = self.rail.connection.last_seq(&self.rail.space.chat_stream()).await?;
             episodes.iter_mut().for_each(|episode| episode.to = episode.to.min(last));
         }

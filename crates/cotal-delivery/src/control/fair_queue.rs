@@ -1,23 +1,24 @@
-//! Requests that wait for their turn, in a queue for each caller.
+//! Requests that wait for their turn, in one queue per caller.
 //!
-//! Invariant: of one caller one request is worked on at a time, in the order in which they came; no
-//! caller waits behind the queue of another; and what waits is bounded, at the cost of whoever has
-//! the most waiting.
+//! Invariant: each caller's requests are processed one at a time, in the order in which they
+//! arrived. No caller waits behind the queue of another. The queued bytes are bounded: beyond the
+//! bound, the caller with the most queued bytes loses its newest request.
 
 use std::collections::{HashMap, VecDeque};
 
 use cotal_wire::Principal;
 
-/// Most that waits, of all callers together, in bytes.
+/// Most bytes queued, for all callers together.
 const MOST: usize = 64 * 1024 * 1024;
-/// What a request takes besides its body, so that many small ones are bounded as well.
+/// Bytes counted for a request besides its body, so that the number of small requests is bounded
+/// too.
 const OVERHEAD: usize = 1_024;
 
-/// The queues. A caller has one while a request of it waits or is worked on.
+/// The queues. A caller has one while a request of it is queued or in progress.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
     callers: HashMap<Principal, Queue<T>>,
-    /// Whoever has something waiting and nothing under way, in the order of their turns.
+    /// Callers with a queued request and none in progress, in the order of their turns.
     ready: VecDeque<Principal>,
     weight: usize,
 }
@@ -35,12 +36,12 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Whether nothing waits.
+    /// Whether nothing is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.weight == 0
     }
 
-    /// FairQueue a request with a body of `size` bytes; says how many had to be dropped for it.
+    /// Queues a request with a body of `size` bytes; returns how many requests were dropped for it.
     pub(crate) fn push(&mut self, caller: Principal, request: T, size: usize) -> usize {
         let queue = self.callers.entry(caller).or_insert_with_key(|caller| {
             self.ready.push_back(caller.clone());
@@ -58,7 +59,8 @@ impl<T> FairQueue<T> {
         dropped
     }
 
-    /// Takes the newest request from whoever has the most waiting: nobody can push others out.
+    /// Drops the newest request of the caller with the most queued bytes, so that nobody can push
+    /// out the requests of others.
     fn drop_one(&mut self) {
         let heaviest = self.callers.values_mut().max_by_key(|queue| queue.weight);
         if let Some(queue) = heaviest
@@ -69,7 +71,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// The next request to work on. Nothing else of its caller is given until [`Self::done`].
+    /// The next request to process. No other request of its caller is returned before
+    /// [`Self::done`].
     pub(crate) fn next(&mut self) -> Option<(Principal, T)> {
         while let Some(caller) = self.ready.pop_front() {
             let queue = self.callers.get_mut(&caller)?;
@@ -78,13 +81,13 @@ impl<T> FairQueue<T> {
                 self.weight -= weight;
                 return Some((caller, request));
             }
-            // All that it had waiting was dropped.
+            // All its queued requests were dropped.
             self.callers.remove(&caller);
         }
         None
     }
 
-    /// The request of `caller` that was given last is done with: its next one has a turn after
+    /// Ends the request of `caller` that was returned last. The caller's next turn comes after
     /// those of the callers that wait already.
     pub(crate) fn done(&mut self, caller: Principal) {
         if self.callers.get(&caller).is_some_and(|queue| queue.waiting.is_empty()) {

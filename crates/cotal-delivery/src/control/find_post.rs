@@ -1,5 +1,5 @@
-//! Whether a post is stored (`findPost`): for whoever was not told, and would post it a second
-//! time.
+//! Whether a post is stored (`findPost`): for a sender that got no confirmation and would otherwise
+//! post it a second time.
 
 use cotal_nats::headers;
 use cotal_wire::Principal;
@@ -9,12 +9,12 @@ use time::OffsetDateTime;
 use crate::control::rail::Rail;
 use crate::registry::RegistryError;
 
-/// Posts read at once. CHAT keeps 1,000 of one sender on one channel, so a look ends.
+/// Posts read at once. CHAT keeps a bounded number of one sender on one channel, so a search ends.
 const PAGE: usize = 32;
 /// A post may have been stored by a broker whose clock is behind its sender's.
 const CLOCKS_DIFFER_MS: i64 = 10 * 60 * 1_000;
 
-/// Looks for a post of `caller`, who alone can have posted under its subject.
+/// Searches for a post of `caller`; only the caller can have posted under this subject.
 pub(crate) async fn find_post(
     rail: &Rail,
     caller: &Principal,

@@ -1,4 +1,4 @@
-//! The request/reply services of a lane: what agents and operators may ask, and how it is answered.
+//! The request/reply services of a lane for agents and operators.
 
 pub(crate) mod admin_api;
 pub(crate) mod agent_api;
@@ -22,7 +22,7 @@ use admin_api::{AdminApi, Beside};
 use agent_api::AgentApi;
 use rail::Rail;
 
-/// What the services answer from.
+/// What the services need.
 pub(crate) struct Asked {
     pub(crate) registry: Arc<Registry>,
     pub(crate) requests: Arc<RequestKeeper>,

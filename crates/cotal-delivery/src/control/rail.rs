@@ -1,8 +1,8 @@
 //! The rails: what every control service and the liveness probe have in common.
 //!
-//! Invariant: the caller is the principal of the subject, never what a body says, and a reply goes
-//! only below the request's own subject (ADM-5), or back through the broker to another account,
-//! where it can be aimed at nothing that is stored.
+//! Invariant: the caller is the principal of the subject, whatever a body says. A reply goes only
+//! below the request's own subject (ADM-5), or back through the broker to another account, where it
+//! cannot reach anything that is stored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ use crate::lane::error::{LaneError, broker};
 use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 
-/// Requests of one service that are worked on at once; more wait.
+/// Requests of one service that are processed at once; further ones wait.
 const AT_ONCE: usize = 64;
 
-/// What a service needs to read requests and answer them; cheap to clone.
+/// What a service needs to parse requests and answer them; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Rail {
     pub(crate) space: Space,
     pub(crate) topology: Topology,
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
-    /// Whether the connection is about to move; replies wait for it (ADM-8).
+    /// Whether the connection is about to reconnect; replies wait for that (ADM-8).
     moving: watch::Receiver<bool>,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Call<'a> {
 }
 
 impl Rail {
-    /// The rail of a lane; `moving` tells when its connection is about to move.
+    /// The rail of a lane; `moving` tells when its connection is about to reconnect.
     pub(crate) fn new(context: &LaneContext, moving: watch::Receiver<bool>) -> Self {
         let LaneContext { space, topology, connection, gate, .. } = context.clone();
         Self { space, topology, connection, gate, moving }
     }
 
-    /// Subscribes to a service; the broker has confirmed it when this returns.
+    /// Subscribes to a service; the broker has confirmed the subscription when this returns.
     pub(crate) async fn bind(
         &self,
         context: &LaneContext,
@@ -65,8 +65,8 @@ impl Rail {
         context.ask("cannot bind the control rails", bind).await
     }
 
-    /// The authenticated caller and where it listens; anything else is dropped without a word,
-    /// because a reply could be aimed at somebody else.
+    /// The authenticated caller and its reply subject. Any other request is dropped without a
+    /// reply, because a reply could be aimed at somebody else.
     pub(crate) fn call<'a>(
         &self,
         message: &'a Message,
@@ -80,7 +80,7 @@ impl Rail {
                 Some(Call { caller, reply_to })
             }
             _ => {
-                debug!(space = %self.space, subject, reply, "a request without an own reply is dropped");
+                debug!(space = %self.space, subject, reply, "dropped a request whose reply subject is not below its own");
                 None
             }
         }
@@ -91,12 +91,12 @@ impl Rail {
         forwarded || is_own_reply(subject, reply)
     }
 
-    /// Reads a control request, or says why it is refused.
+    /// Parses a control request; returns the refusal if it is not acceptable.
     pub(crate) fn read(&self, message: &Message, caller: &Principal) -> Result<Request, Reply> {
         let request =
             Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
         if request.from.id != caller.as_str() {
-            let why = format!("the body says it is from another than {caller}, who sent it");
+            let why = format!("the body names another sender than {caller}, who sent the request");
             return Err(Reply::refused(Code::Denied, why));
         }
         if self.gate.is_open() {
@@ -107,7 +107,7 @@ impl Rail {
         }
     }
 
-    /// Sends a reply, or a refusal that gives its size when the broker would not take it (ADM-2).
+    /// Sends a reply. If the broker would not accept it, sends a refusal with its size (ADM-2).
     pub(crate) async fn send(&self, to: &str, reply: &impl Serialize) {
         settled(&mut self.moving.clone()).await;
         let body = serde_json::to_vec(reply).unwrap_or_default();
@@ -115,7 +115,8 @@ impl Rail {
         let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;
         let sent = match sent {
             Err(NatsError::TooLarge { max, .. }) => {
-                let why = format!("the reply has {size} bytes, the broker takes at most {max}");
+                let why =
+                    format!("the reply has {size} bytes, but the broker accepts at most {max}");
                 let refusal = Reply::refused(Code::TooLarge, why);
                 let body = serde_json::to_vec(&refusal).unwrap_or_default();
                 self.connection.publish(to.to_owned(), None, Bytes::from(body)).await
@@ -149,14 +150,14 @@ impl Rail {
     }
 }
 
-/// Says that it was a rail that failed.
+/// Names the rail as the cause of the failure.
 pub(crate) async fn failed(
     served: impl Future<Output = Result<(), NatsError>>,
 ) -> Result<(), LaneError> {
     served.await.map_err(broker("a control rail failed"))
 }
 
-/// Answers requests until told to stop; what is being worked on is finished.
+/// Answers requests until told to stop, then finishes the requests in progress.
 pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
     mut beat: LoopReporter,
@@ -184,8 +185,9 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-/// The same, where the requests of one caller are worked off in the order in which they came. A
-/// caller takes one of the places that [`serve`] has, however much of it waits.
+/// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
+/// they arrived. So a caller takes only one of the [`AT_ONCE`] places, however many requests it has
+/// queued.
 pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
     mut beat: LoopReporter,
@@ -219,7 +221,7 @@ pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
                     dropping &= !queues.is_empty();
                     if queues.push(caller, request, size) > 0 && !dropping {
                         dropping = true;
-                        warn!("too many requests wait; whoever has the most loses the newest");
+                        warn!("too many requests wait; dropping the newest of the caller with the most");
                     }
                 }
             }
@@ -237,13 +239,13 @@ async fn next_with_room(
     Ok((requests.next().await?, permit))
 }
 
-/// Reads an operation's arguments.
+/// Parses an operation's arguments.
 pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, Reply> {
     serde_json::from_value(args)
-        .map_err(|e| Reply::refused(Code::Invalid, format!("the arguments do not read: {e}")))
+        .map_err(|e| Reply::refused(Code::Invalid, format!("the arguments cannot be parsed: {e}")))
 }
 
-/// A success.
+/// The reply of a success.
 pub(crate) fn done(result: &impl Serialize) -> Reply {
     Reply::done(serde_json::to_value(result).unwrap_or_default())
 }

@@ -1,8 +1,8 @@
-//! Adoption of a renewed credential without restart (CRD-2 to CRD-6, ADM-8).
+//! Adoption of a renewed credential without a restart (CRD-2 to CRD-6, ADM-8).
 //!
-//! The daemon re-reads its own store key when it is asked and at 75 % of the lifetime. A candidate
-//! that may replace what is held is proved on a connection of its own; only then the resident
-//! connection moves onto it, 250 ms after the reply, so that the reply is not lost with the drop.
+//! The daemon re-reads its own store key on request, and at 75 % of the credential's lifetime. A
+//! candidate that may replace the held credential is tried on a proof connection. Only then the
+//! resident connection reconnects with it, 250 ms after the reply, so that the reply is not lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,21 +24,21 @@ use crate::credentials::{self, CredentialError};
 use crate::lane::context::LaneContext;
 use crate::lane::link::Renewals;
 
-/// Between an adoption's reply and the move.
+/// Between the reply to an adoption and the reconnect.
 const MOVE_AFTER: Duration = Duration::from_millis(250);
-/// How long the move may take, and how long replies are held for it.
+/// How long the reconnect may take, and how long replies wait for it.
 const MOVED_WITHIN: Duration = Duration::from_secs(5);
-/// How often a credential that is due, or has expired, is looked for.
+/// How often the store is read while the credential is due or has expired.
 const STORE_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Longest sleep, so that a clock that was set is noticed.
+/// Longest sleep, so that a change of the system clock is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Why a candidate was not adopted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotAdopted {
     #[error(
-        "the daemon has not finished starting; nothing was adopted. It re-reads its credential by \
-         itself, and the next pass adopts it"
+        "the daemon has not finished starting; nothing was adopted. The next renewal pass adopts \
+         the credential, or the daemon's own re-read"
     )]
     Starting,
     #[error(transparent)]
@@ -57,7 +57,7 @@ pub(crate) enum NotAdopted {
 }
 
 impl NotAdopted {
-    /// The reply that tells the caller.
+    /// The reply for the caller.
     pub(crate) fn reply(&self) -> Reply {
         let code = match self {
             Self::Starting => Code::NotReady,
@@ -78,17 +78,17 @@ pub(crate) struct Renewal {
     store: Arc<dyn SecretStore>,
     principal: Principal,
     renewals: Renewals,
-    /// What is held now.
+    /// The credential that is held now.
     held: Mutex<Creds>,
     /// Whether start-up is finished (CRD-3).
     started: watch::Receiver<bool>,
-    /// Whether the connection is about to move; replies wait for it (ADM-8).
+    /// Whether the connection is about to reconnect; replies wait for that (ADM-8).
     moving: watch::Sender<bool>,
-    /// Told that a move was ordered on the rail.
+    /// Notified when a reload on the rail ordered a reconnect.
     ordered: Notify,
 }
 
-/// Starts the renewal of what the lane presents, beginning with `held`.
+/// Starts the renewal of the lane's credential; `held` is the first one.
 pub(crate) fn spawn(
     context: &LaneContext,
     store: Arc<dyn SecretStore>,
@@ -112,22 +112,22 @@ pub(crate) fn spawn(
     renewal
 }
 
-/// A candidate that the broker accepted, or what is held already.
+/// A candidate that the broker accepted, or the credential that is held already.
 pub(crate) struct Proved {
     pub(crate) accepted: Accepted,
-    /// Whether the connection must move onto it.
+    /// Whether the connection must reconnect with it.
     pub(crate) is_new: bool,
 }
 
 impl Renewal {
-    /// Re-reads the key and proves what it holds. `expected` is the fingerprint that a renewal
-    /// owner has just stored.
+    /// Re-reads the key and proves its credential. `expected` is the fingerprint that the owner of
+    /// the renewal has just stored.
     pub(crate) async fn reload(&self, expected: Option<&str>) -> Result<Proved, NotAdopted> {
         if !*self.started.borrow() {
             return Err(NotAdopted::Starting);
         }
-        // The key is read under the lock: two requests at once would otherwise each bring what they
-        // read, and the later one could be the older.
+        // The key is read under the lock. Otherwise two requests at once could both read, and the
+        // one that gets the lock later could have the older value.
         let mut held = self.held.lock().await;
         let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
             credentials::read(store, space, SecretKind::Delivery)
@@ -145,8 +145,8 @@ impl Renewal {
                 let candidate = credentials::client_creds(&stored, &self.space)?;
                 let proof = Box::pin(prove(&self.connect, candidate.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
-                // From here on every redial presents it, and what runs beside delivery moves onto
-                // it.
+                // From now on every redial uses it, and the components beside delivery reconnect
+                // with it.
                 self.connection.creds().replace(candidate);
                 let accepted = accepted(&stored);
                 *held = stored;
@@ -156,7 +156,7 @@ impl Renewal {
         }
     }
 
-    /// Whether the resident connection is about to move; replies wait for it (ADM-8).
+    /// Whether the resident connection is about to reconnect; replies wait for that (ADM-8).
     pub(crate) fn moving(&self) -> watch::Receiver<bool> {
         self.moving.subscribe()
     }
@@ -166,26 +166,29 @@ impl Renewal {
         profile.permissions(&self.space, &stored.claims.subject, topology)
     }
 
-    /// Orders the move that follows a reply, which must be out by then: the move drops the
-    /// connection that carries it.
+    /// Orders the reconnect after a reply was sent. The reconnect drops the connection that carried
+    /// the reply.
     pub(crate) fn order_move(&self) {
         self.moving.send_replace(true);
         self.ordered.notify_one();
     }
 
-    /// Moves the connection onto the credential that was proved last.
+    /// Reconnects with the credential that was proved last.
     async fn move_on(&self, after: Duration) {
         self.moving.send_replace(true);
         tokio::time::sleep(after).await;
         let moved = self.connection.move_on(MOVED_WITHIN).await;
         self.moving.send_replace(false);
-        // Again, because what was held before may have expired between the proof and the move.
+        // Once more, because the credential held before may have expired between the proof and the
+        // reconnect.
         self.tell();
         let fingerprint = self.held.lock().await.fingerprint();
         match moved {
-            Ok(()) => info!(space = %self.space, fingerprint, "moved onto a renewed credential"),
+            Ok(()) => {
+                info!(space = %self.space, fingerprint, "reconnected with a renewed credential")
+            }
             Err(error) => {
-                warn!(space = %self.space, %error, "the move onto a renewed credential goes on");
+                warn!(space = %self.space, %error, "could not reconnect with the renewed credential yet; retrying");
             }
         }
     }
@@ -195,7 +198,7 @@ impl Renewal {
         self.renewals.send_modify(|renewals| *renewals += 1);
     }
 
-    /// Re-reads the key when it is due, and moves the connection, until told to stop.
+    /// Re-reads the key when it is due, and reconnects, until told to stop.
     async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut told = false;
         loop {
@@ -213,7 +216,7 @@ impl Renewal {
         self.moving.send_replace(false);
     }
 
-    /// Adopts what a renewal owner has stored, when it is due; says once that nobody has.
+    /// When the credential is due, adopts a renewed one from the store; logs once if there is none.
     async fn look(&self, told: &mut bool) {
         if self.until_due().await > STORE_CHECK_EVERY {
             *told = false;
@@ -223,14 +226,14 @@ impl Renewal {
             Ok(Proved { is_new: true, .. }) => self.move_on(Duration::ZERO).await,
             Ok(_) | Err(NotAdopted::Starting) => {}
             Err(why) if !*told => {
-                error!(space = %self.space, %why, "the credential is due and not renewed");
+                error!(space = %self.space, %why, "the credential is due for renewal, and no renewed one can be adopted");
                 *told = true;
             }
             Err(_) => {}
         }
     }
 
-    /// How long until the key is read again: at the renewal point, and every second after it.
+    /// How long until the key is read next: at the renewal point, and every second after it.
     async fn until_due(&self) -> Duration {
         let held = self.held.lock().await;
         let Some(point) = renewal_point(held.claims.issued_at, held.claims.expires_at) else {
@@ -241,14 +244,15 @@ impl Renewal {
     }
 }
 
-/// Waits until the connection does not move, or 5 s: a reply sent meanwhile would be lost.
+/// Waits until the connection is not about to reconnect, at most 5 s, because a reply sent before
+/// that would be lost.
 pub(crate) async fn settled(moving: &mut watch::Receiver<bool>) {
     let settled = moving.wait_for(|moving| !*moving);
-    // After the wait the reply is sent all the same.
+    // After 5 s the reply is sent in any case.
     let _ = tokio::time::timeout(MOVED_WITHIN, settled).await;
 }
 
-/// What is told of a credential that the broker accepted.
+/// The description of an accepted credential for a reply.
 pub(crate) fn accepted(creds: &Creds) -> Accepted {
     Accepted {
         identity: creds.claims.subject.to_string(),
@@ -264,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// Five seconds long: nothing but the wait itself ends it.
+    /// Takes five seconds: only the time limit ends the wait.
     #[tokio::test]
     async fn adm_8_a_reply_waits_for_a_move_that_never_ends_five_seconds_at_most() {
         let (sender, mut moving) = watch::channel(false);

@@ -1,4 +1,5 @@
-//! What a lane presents to the broker, read from its own store keys and checked before any dial.
+//! The credentials of a lane, read from its own store keys and checked before the broker is
+//! dialled.
 
 pub(crate) mod adoption;
 
@@ -12,27 +13,27 @@ use cotal_wire::names::sys;
 use cotal_wire::{Principal, Space};
 use cotal_workspace::{Secret, SecretKey, SecretKind, SecretStore, StoreError};
 
-/// Why a lane has nothing to present.
+/// Why a lane has no usable credential.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store panicked, or the runtime ends.
-    #[error("the secret store gave no answer: {0}")]
+    /// The store panicked, or the runtime is ending.
+    #[error("the secret store did not answer: {0}")]
     StoreFailed(String),
     /// The store has no such key.
     #[error("there is no {0} credential in the store; run `cotal up` to mint it")]
     Missing(String),
     /// The text is not a credential.
-    #[error("the {key} credential does not read: {source}")]
+    #[error("the {key} credential cannot be parsed: {source}")]
     Malformed {
-        /// Which.
+        /// The key.
         key: String,
         /// What is wrong.
         source: CredsError,
     },
-    /// The `$SYS` pair is of two rotations.
+    /// The observer and the evictor are of different rotations.
     #[error(
         "the observer and the evictor of {0} are of different rotations: one was replaced without \
          the other; run `cotal up` to rotate both"
@@ -41,7 +42,7 @@ pub enum CredentialError {
     /// The credential is for something else.
     #[error("the {key} credential is not for {space}: {why}")]
     Foreign {
-        /// Which.
+        /// The key.
         key: String,
         /// The lane's space.
         space: Space,
@@ -50,17 +51,17 @@ pub enum CredentialError {
     },
 }
 
-/// The delivery credential and who it makes the daemon.
+/// The delivery credential, and the principal that it gives the daemon.
 pub(crate) struct Identity {
     pub(crate) source: CredsSource,
     pub(crate) principal: Principal,
-    /// The accounts that the space's users live in: what the observer must be pinned to.
+    /// The accounts that the space's users are in; the observer must be pinned to them.
     pub(crate) accounts: Vec<String>,
     pub(crate) creds: Creds,
 }
 
-/// Asks a store on a thread where it may block: an embedder's may ask a vault over the network, and
-/// nothing else that runs here waits for it.
+/// Reads a store on a blocking thread, because an embedder's store may ask a vault over the
+/// network, and nothing else must wait for that.
 pub(crate) async fn ask_store<T: Send + 'static>(
     store: &Arc<dyn SecretStore>,
     space: &Space,
@@ -87,8 +88,8 @@ fn foreign(kind: &SecretKind, space: &Space, why: String) -> CredentialError {
     CredentialError::Foreign { key: kind.name(), space: space.clone(), why }
 }
 
-/// Reads the delivery credential and checks that it is this space's; then checks that the account
-/// observer in the same store is pinned to the accounts that it names, and to nothing else (EVC-1).
+/// Reads the delivery credential and checks that it is this space's. Then checks that the account
+/// observer in the same store is pinned to exactly the accounts of this credential (EVC-1).
 pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, CredentialError> {
     let creds = read(store, space, SecretKind::Delivery)?;
     let malformed = |source| CredentialError::Malformed {
@@ -101,7 +102,8 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     }
     let principal = creds.claims.principal().map_err(malformed)?;
     if let Some(grant) = creds.claims.unrestricted() {
-        let why = format!("it is not scoped, {grant}; the daemon runs on no such credential");
+        let why =
+            format!("it is not scoped, {grant}; the daemon does not run with such a credential");
         return Err(foreign(&SecretKind::Delivery, space, why));
     }
     let accounts = inhabited(&creds.claims);
@@ -110,7 +112,7 @@ pub(crate) fn load(store: &dyn SecretStore, space: &Space) -> Result<Identity, C
     Ok(Identity { source, principal, accounts, creds })
 }
 
-/// [`load`] beside the async loops.
+/// [`load`] on a blocking thread.
 pub(crate) async fn load_blocking(
     store: &Arc<dyn SecretStore>,
     space: &Space,
@@ -118,7 +120,7 @@ pub(crate) async fn load_blocking(
     ask_store(store, space, load).await
 }
 
-/// What the client presents for a credential that reads.
+/// The client's form of a credential; an error if its key pair cannot be parsed.
 fn presentable(
     creds: &Creds,
     space: &Space,
@@ -128,7 +130,7 @@ fn presentable(
     Ok(CredsSource::new(read))
 }
 
-/// A delivery credential as the client takes it.
+/// The client's form of a delivery credential.
 pub(crate) fn client_creds(
     creds: &Creds,
     space: &Space,
@@ -138,24 +140,24 @@ pub(crate) fn client_creds(
 
 fn client(creds: &Creds) -> Result<cotal_nats::Creds, String> {
     let text = Creds::render(&creds.jwt, &creds.seed);
-    cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair does not read: {e}"))
+    cotal_nats::Creds::parse(&text).map_err(|e| format!("its key pair cannot be parsed: {e}"))
 }
 
-/// Reads a `$SYS` credential for use now; the observer must be pinned to the lane's own accounts,
-/// and the pair be of one rotation (EVC-1).
+/// Reads a `$SYS` credential for immediate use. The observer must be pinned to the lane's own
+/// accounts, and the pair must be of one rotation (EVC-1).
 pub(crate) fn system(
     store: &dyn SecretStore,
     space: &Space,
     kind: &SecretKind,
     accounts: &[String],
 ) -> Result<CredsSource, CredentialError> {
-    // The pair is looked at again each time: one may have been replaced since the start.
+    // The pair is checked each time, because one of them may have been replaced since the start.
     check_observer(store, space, accounts)?;
     presentable(&read(store, space, kind.clone())?, space, kind)
 }
 
-/// Whether the space's observer says that no daemon of a space kicks: whoever provisioned it knows
-/// the broker to host several.
+/// Whether the space's observer says that no daemon of a space may kick, because the broker was
+/// provisioned for several spaces.
 pub(crate) fn kicks_are_the_hosts(
     store: &dyn SecretStore,
     space: &Space,
@@ -164,14 +166,14 @@ pub(crate) fn kicks_are_the_hosts(
     Ok(observer.claims.tag("rotation") == Some(KICKS_ARE_THE_HOSTS))
 }
 
-/// A credential that was signed for one use, as the client takes it.
+/// The client's form of a credential that was signed for one use.
 pub(crate) fn signed_for_now(secret: &Secret) -> Result<CredsSource, String> {
     let creds = Creds::parse(secret.expose()).map_err(|error| error.to_string())?;
     client(&creds).map(CredsSource::new)
 }
 
-/// Whether an observer sees exactly these accounts: with less it would call gone what it cannot
-/// see.
+/// Whether an observer sees exactly these accounts. If it saw fewer, it would report connections as
+/// gone that it cannot see.
 fn observes(observer: &Creds, accounts: &[String]) -> bool {
     let seen: BTreeSet<&str> =
         observer.claims.pub_allow.iter().filter_map(|subject| sys::observed(subject)).collect();
@@ -192,7 +194,8 @@ fn check_observer(
     if !observes(&observer, accounts) {
         return Err(other_account(space));
     }
-    // An absent evictor keeps the deny-new-only posture (EVC-2).
+    // Without an evictor, eviction is unavailable, and a revocation only denies new connections
+    // (EVC-2).
     let evictor = match read(store, space, SecretKind::ConnectionEvictor) {
         Ok(evictor) => evictor,
         Err(CredentialError::Missing(_)) => return Ok(()),

@@ -1,5 +1,5 @@
-//! The feed's own credential: read from its own store key, proved, and renewed without restart (the
-//! second half of CRD-2).
+//! The feed's own credential: read from its own store key, proved, and renewed without a restart
+//! (the second half of CRD-2).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,23 +23,23 @@ use crate::credentials::adoption::{NotAdopted, accepted};
 use crate::credentials::{self, CredentialError};
 use crate::lane::context::LaneContext;
 
-/// How often a credential that is due, or missing, is looked for.
+/// How often the store is read while the credential is due or missing.
 const STORE_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Longest sleep, so that a clock that was set is noticed.
+/// Longest sleep, so that a change of the system clock is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// What the feed presents.
+/// The credential of the feed.
 pub(crate) struct FeedCredential {
     space: Space,
-    /// The accounts of the lane; a writer's of others is refused.
+    /// The accounts of the lane; a credential for other accounts is refused.
     accounts: Vec<String>,
     store: Arc<dyn SecretStore>,
-    /// How a connection is made, but for what it presents.
+    /// How to connect, except for the credential.
     dial: ConnectOptions,
     health: Health,
     held: Mutex<Option<Creds>>,
     source: OnceLock<CredsSource>,
-    /// Told once the first one is held.
+    /// Notified when the first credential is held.
     first: Notify,
 }
 
@@ -60,7 +60,7 @@ impl FeedCredential {
         })
     }
 
-    /// How the feed connects, once there is something to present.
+    /// How the feed connects; waits until there is a credential.
     pub(super) async fn connect(&self) -> ConnectOptions {
         loop {
             let found = self.first.notified();
@@ -71,8 +71,8 @@ impl FeedCredential {
         }
     }
 
-    /// Re-reads the key, as `reloadCreds` asks. The feed does not decide about the daemon's own
-    /// adoption: whatever keeps it from this one is only said.
+    /// Re-reads the key for `reloadCreds`. The feed does not decide about the daemon's own
+    /// adoption, so a failure here is only reported.
     pub(crate) async fn reload(&self, expected: Option<&str>) -> Adoption {
         match self.adopt(expected).await {
             Ok((accepted, true)) => Adoption::BrokerAccepted(accepted),
@@ -86,9 +86,9 @@ impl FeedCredential {
         }
     }
 
-    /// Adopts what the store holds, if the broker accepts it; tells whether it is new.
+    /// Adopts the credential in the store if the broker accepts it; returns whether it is new.
     async fn adopt(&self, expected: Option<&str>) -> Result<(Accepted, bool), NotAdopted> {
-        // Read under the lock, so that of two at once the later one brings what is newer.
+        // Read under the lock, so that of two calls at once the later one has the newer value.
         let mut held = self.held.lock().await;
         let stored = credentials::ask_store(&self.store, &self.space, |store, space| {
             credentials::read(store, space, SecretKind::MembershipRw)
@@ -115,7 +115,7 @@ impl FeedCredential {
                 let proof = Box::pin(prove(&self.dial, client.clone())).await;
                 proof.map_err(NotAdopted::NotProved)?;
                 match self.source.get() {
-                    // The connection moves by itself when its source is replaced.
+                    // The connection reconnects by itself when its source is replaced.
                     Some(source) => drop(source.replace(client)),
                     None => drop(self.source.set(CredsSource::new(client))),
                 }
@@ -136,7 +136,7 @@ impl FeedCredential {
         Err(CredentialError::Foreign {
             key: SecretKind::MembershipRw.name(),
             space: self.space.clone(),
-            why: "it is of another space or account".to_owned(),
+            why: "it is for another space or account".to_owned(),
         })
     }
 
@@ -151,7 +151,7 @@ impl FeedCredential {
                 };
                 let why = adopted.err().map(|why| why.to_string());
                 if let (Some(why), true) = (&why, why != told) {
-                    error!(space = %self.space, why, "the membership feed has no credential to go on with");
+                    error!(space = %self.space, why, "the membership feed has no usable credential");
                 }
                 if let (Some(why), None) = (&why, self.source.get()) {
                     self.health.fails(why.clone());
@@ -163,7 +163,7 @@ impl FeedCredential {
         }
     }
 
-    /// How long until the key is read again: at the renewal point, and every second after it.
+    /// How long until the key is read next: at the renewal point, and every second after it.
     async fn until_due(&self) -> Duration {
         let held = self.held.lock().await;
         let Some(held) = &*held else { return STORE_CHECK_EVERY };

@@ -1,8 +1,8 @@
-//! The derived membership feed: who reads which channels, for people to look at (FED-1, FED-2).
+//! The derived membership feed: who reads which channels, for display (FED-1, FED-2).
 //!
-//! Invariant: the heartbeat is written only after a complete census and after every row that it
-//! changed, so a fresh heartbeat says that the rows are as of that moment. Nothing is decided by
-//! the feed, and no fault of it reaches delivery.
+//! Invariant: the heartbeat is written only after a complete census, and after every row that it
+//! changed. So a fresh heartbeat means that the rows are current as of its time. Nothing is decided
+//! by the feed, and a fault of it never affects delivery.
 
 pub(crate) mod credential;
 
@@ -28,9 +28,9 @@ use crate::lease::gate::Gate;
 use crate::state::view::View;
 use credential::FeedCredential;
 
-/// Between two censuses: how late the feed shows a change.
+/// Between two censuses: the feed shows a change at most this late.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// The longest time between two censuses, whatever one costs.
+/// The longest time between two censuses, however long one takes.
 const LONGEST_REST: Duration = Duration::from_secs(20);
 /// How much later than planned the next heartbeat may come before readers call the feed stale: a
 /// census may take its time, and begins anew when connections come or go.
@@ -50,7 +50,7 @@ enum FeedFault {
     Bucket(#[from] NatsError),
 }
 
-/// Why a census shows nobody.
+/// Why there is no picture of who reads what.
 #[derive(Debug, thiserror::Error)]
 enum NoPicture {
     #[error(transparent)]
@@ -59,14 +59,14 @@ enum NoPicture {
     Incomplete(String),
 }
 
-/// The running feed, as others see it.
+/// The running feed, for other components.
 #[derive(Clone)]
 pub(crate) struct FeedHandle {
     pub(crate) credential: Arc<FeedCredential>,
     pub(crate) health: Health,
 }
 
-/// Starts the feed, once there is a credential.
+/// Starts the feed; it runs once there is a credential.
 pub(crate) fn spawn(context: &LaneContext, scanner: &Scanner, idle_every: Duration) -> FeedHandle {
     let health = Health::new(COMPONENT);
     let feed = MembershipFeed {
@@ -106,7 +106,7 @@ impl MembershipFeed {
             space: self.space.clone(),
             connect,
             health: health.clone(),
-            meanwhile: "who reads what is not shown; delivery does not need it",
+            meanwhile: "the list of who reads what is not updated; delivery is not affected",
         };
         let follow = |connection, stop| self.clone().follow(connection, health.clone(), stop);
         beside.run(stop, follow).await;
@@ -143,8 +143,8 @@ impl MembershipFeed {
         }
     }
 
-    /// Brings the bucket to what a complete census and the member rows show; tells when to do it
-    /// again. Without a census the heartbeat stays away, and readers see that the feed is stale.
+    /// Makes the bucket show a complete census and the member rows; returns when to do it next.
+    /// Without a complete census no heartbeat is written, and readers see that the feed is stale.
     async fn sweep(
         &self,
         kv: &Kv,
@@ -200,8 +200,8 @@ impl MembershipFeed {
     }
 }
 
-/// A census of thousands of connections takes the broker and the daemon a while: about a tenth of
-/// the time may go into it, for as long as the feed does not become stale by that.
+/// A census of thousands of connections keeps the broker and the daemon busy for a while. It may
+/// take about a tenth of the time, as long as the feed does not become stale.
 fn rest_after(sweep: Duration) -> Duration {
     (sweep * 9).min(LONGEST_REST)
 }
@@ -216,17 +216,17 @@ async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
     }
 }
 
-/// What the bucket holds, as its watch tells it: what somebody else writes there is seen, and
-/// written over.
+/// The rows of the bucket, as its watch shows them, so that rows written by somebody else are
+/// noticed and overwritten.
 struct Held {
     watch: cotal_nats::Watch,
-    /// By key; `None` for a value that is no row.
+    /// By key; `None` for a value that cannot be parsed.
     rows: BTreeMap<String, Option<FeedRow>>,
     scanned: bool,
 }
 
 impl Held {
-    /// Takes in the next event. Cancel-safe.
+    /// Handles the next event. Cancel-safe.
     async fn told(&mut self) -> Result<(), NatsError> {
         match self.watch.next().await? {
             WatchEvent::Put { key, .. } | WatchEvent::Delete { key, .. }

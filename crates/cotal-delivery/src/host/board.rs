@@ -1,4 +1,4 @@
-//! What is known of each lane, for whoever runs the host.
+//! The state of each lane, for whoever runs the host.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,22 +9,22 @@ use tokio::sync::watch;
 
 use crate::clock::now_ms;
 
-/// Where a lane stands.
+/// The state of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneState {
-    /// It waits for its turn, or claims the lease.
+    /// It waits for its turn to open, or claims the lease.
     Opening,
-    /// It holds the lease and does not serve: it is not bound yet, or proves its lease again.
+    /// It holds the lease and does not serve: it is still starting, or must prove its lease again.
     Claimed,
     /// It serves its space.
     Serving,
-    /// Another daemon holds the lease; the host waits for the lease row to go.
+    /// Another daemon holds the lease; the host waits until the lease row is gone.
     Standby,
-    /// Its credentials were refused; the host reads them again.
+    /// Its credentials were refused; the host reads them again and retries.
     Refused,
-    /// It ended for another reason; the host opens it again.
+    /// It ended for another reason; the host reopens it.
     Closed,
-    /// It finishes what it took in and releases its lease.
+    /// It finishes the work in progress and releases its lease.
     Stopping,
 }
 
@@ -55,12 +55,12 @@ impl fmt::Display for LaneState {
 pub struct LaneStatus {
     /// Its space.
     pub space: Space,
-    /// Where it stands.
+    /// Its state.
     pub state: LaneState,
-    /// Why, where there is a reason to tell.
+    /// The reason for the state, if there is one.
     pub reason: Option<String>,
-    /// Since when it is in this state, Unix milliseconds. A lane that is refused again and again is
-    /// refused since the first time.
+    /// Since when it is in this state, Unix milliseconds. Repeated refusals count from the first
+    /// one.
     pub since: i64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// Notes where a lane stands; tells whether that is news.
+    /// Notes the state of a lane; returns whether state or reason has changed.
     pub(super) fn set(&self, space: &Space, state: LaneState, reason: Option<String>) -> bool {
         let mut status = LaneStatus { space: space.clone(), state, reason, since: now_ms() };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);

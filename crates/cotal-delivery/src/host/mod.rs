@@ -1,9 +1,9 @@
 //! A host: the lanes of many spaces in one process (HST-1 to HST-4).
 //!
-//! Invariant: the lanes share threads, timers and nothing else. A lane that ends is closed alone
-//! and opened again as `cotal_rules::reopen` says; no lane waits for another one's broker, store or
-//! stop. A host takes nothing from its surroundings: no working directory, signals, environment,
-//! process exit or logger that was not given to it.
+//! Invariant: the lanes share threads and timers, and nothing else. A lane that ends is closed
+//! alone, and reopened as `cotal_rules::reopen` decides. No lane waits for another one's broker,
+//! store or stop. A host takes nothing from its surroundings that it was not given: no working
+//! directory, signals, environment, process exit or logger.
 
 pub(crate) mod board;
 pub(crate) mod options;
@@ -31,22 +31,23 @@ use supervisor::Supervisor;
 
 /// The lanes of many spaces.
 ///
-/// Each lane reads its own credentials from the store, dials its own connections, holds its own
-/// lease and is closed and opened alone. Dropping a host aborts its lanes without a release: their
-/// leases then expire. Call [`Host::close`] instead.
+/// Each lane reads its own credentials from the store, makes its own connections, holds its own
+/// lease, and is closed and reopened alone. Dropping a host aborts its lanes without a release:
+/// their leases then expire. Call [`Host::close`] instead.
 pub struct Host {
     shared: Arc<Shared>,
     lanes: BTreeMap<Space, Opened>,
 }
 
-/// A lane's supervisor.
+/// The supervisor task of a lane.
 struct Opened {
     stop: CancellationToken,
     task: AbortOnDropHandle<()>,
 }
 
 impl Host {
-    /// Starts a lane for each of `spaces`, paced, in the background of the current tokio runtime.
+    /// Starts a lane for each of `spaces`, one after the other at a fixed pace, in the background
+    /// of the current tokio runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -65,11 +66,12 @@ impl Host {
         host
     }
 
-    /// Serves exactly `spaces` from now on: lanes are opened for the new ones, and those of the
-    /// others are closed while the rest serves on. Returns once every closed lane has ended.
+    /// Serves exactly `spaces` from now on: lanes are opened for new spaces, and those of other
+    /// spaces are closed while the rest continues to serve. Returns once every closed lane has
+    /// ended.
     ///
-    /// When the future is dropped, what it began goes on: a lane that is being closed ends, and is
-    /// forgotten by the next call. Then call it again, because lanes may be missing.
+    /// If the future is dropped, changes that have begun continue: a lane that is being closed
+    /// ends, and the next call removes it. Call it again then, because lanes may be missing.
     pub async fn set_spaces(&mut self, spaces: impl IntoIterator<Item = Space>) {
         let wanted: BTreeSet<Space> = spaces.into_iter().collect();
         // Lanes that serve keep the pace at which they were opened.
@@ -77,7 +79,7 @@ impl Host {
         let leaving = self.lanes.keys().filter(|space| !wanted.contains(*space));
         let leaving: Vec<Space> = leaving.cloned().collect();
         for space in wanted {
-            // One whose closing was left to itself has to end before its successor begins.
+            // A lane whose closing was not awaited must end before its successor begins.
             if self.lanes.get(&space).is_some_and(|lane| lane.stop.is_cancelled()) {
                 self.end(std::slice::from_ref(&space)).await;
             }
@@ -88,21 +90,23 @@ impl Host {
         self.end(&leaving).await;
     }
 
-    /// Every lane: its state, the reason of it, and since when.
+    /// The state of every lane, its reason, and since when.
     #[must_use]
     pub fn lanes(&self) -> Vec<LaneStatus> {
         self.shared.board.lanes()
     }
 
-    /// Changes whenever the state of a lane does. It outlives the host, and closes with it.
+    /// Changes whenever the state of a lane changes. The receiver outlives the host, and is closed
+    /// with it.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.board.changes()
     }
 
-    /// Closes every lane at once: each finishes what it took in and releases its lease.
+    /// Closes all lanes at the same time: each finishes the work in progress and releases its
+    /// lease.
     ///
-    /// When the future is dropped, the lanes are aborted without a release.
+    /// If the future is dropped, the lanes are aborted without a release.
     pub async fn close(mut self) {
         let all: Vec<Space> = self.lanes.keys().cloned().collect();
         self.end(&all).await;
@@ -118,13 +122,13 @@ impl Host {
         self.lanes.insert(space, Opened { stop, task });
     }
 
-    /// Closes lanes, all at once, and waits until each has ended.
+    /// Closes these lanes at the same time, and waits until each has ended.
     async fn end(&mut self, spaces: &[Space]) {
         let mut ending = Vec::new();
         for (space, lane) in &mut self.lanes {
             if spaces.contains(space) {
                 lane.stop.cancel();
-                // One that has ended must not be awaited twice.
+                // A lane that has ended must not be awaited twice.
                 ending.extend((!lane.task.is_finished()).then_some(&mut lane.task));
             }
         }

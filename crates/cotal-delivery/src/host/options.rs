@@ -1,4 +1,4 @@
-//! How a host is to be run.
+//! The options of a host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use cotal_workspace::SecretStore;
 use crate::census::kick_authority::{KickAuthority, Kicks};
 use crate::lane::options::{LEASE_TTL, LaneOptions, SWEEP_EVERY};
 
-/// Between the openings of two lanes: a thousand take some seconds, and the broker answers the
-/// first ones meanwhile.
+/// Between the openings of two lanes. A thousand lanes take some seconds, so the broker can answer
+/// the first ones while later ones open.
 const OPEN_EVERY: Duration = Duration::from_millis(15);
 /// Between two proofs that a lane makes progress; each asks the broker once.
 const PROVE_EVERY: Duration = Duration::from_secs(60);
@@ -27,21 +27,22 @@ const READ_BUFFER: u16 = 16_384;
 pub struct HostOptions {
     /// The broker, such as `nats://127.0.0.1:4222`.
     pub server: String,
-    /// The transport demanded of every connection.
+    /// Whether the transport of every connection must be encrypted.
     pub tls: TlsMode,
     /// How long the broker may be away before a lane closes (LIF-3, LIF-4).
     pub windows: Windows,
     /// How often the records of role requests are swept (ANY-6).
     pub sweep_every: Duration,
-    /// How long a lease bucket keeps a row, unless it says less itself.
+    /// The longest time for which a lane trusts its lease row after a write; less if the bucket
+    /// keeps rows for less.
     pub lease_ttl: Duration,
-    /// Signs what the host kicks with, where the system account's seed was retained; the lanes open
+    /// Signs the credentials for kicks, if the system account's seed was retained. The lanes open
     /// no kick credential in either case (EVC-5).
     pub kick_authority: Option<Arc<dyn KickAuthority>>,
     /// Between the openings of two lanes.
     pub open_every: Duration,
     /// Between two proofs that a lane makes progress. A lane whose loops do not answer is closed
-    /// and opened again.
+    /// and reopened.
     pub prove_every: Duration,
 }
 
@@ -60,7 +61,7 @@ impl HostOptions {
         }
     }
 
-    /// How the lane of one space is run, one of `lanes`.
+    /// The options of the lane of one space, one of `lanes`.
     pub(super) fn lane(
         &self,
         space: &Space,

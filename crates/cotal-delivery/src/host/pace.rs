@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Gives out instants that lie apart. Nobody holds a turn, so a lane whose broker or store hangs
-/// delays no other one.
+/// Gives out start times at fixed intervals. Nobody holds a turn, so a lane whose broker or store
+/// hangs delays no other lane.
 pub(super) struct Pace {
     every: Duration,
     next: Mutex<Option<Instant>>,

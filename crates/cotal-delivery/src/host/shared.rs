@@ -9,7 +9,7 @@ use super::board::Board;
 use super::options::HostOptions;
 use super::pace::Pace;
 
-/// What every lane of a host is given.
+/// What every lane of a host gets.
 pub(super) struct Shared {
     pub(super) options: HostOptions,
     pub(super) store: Arc<dyn SecretStore>,

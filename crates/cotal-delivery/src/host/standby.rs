@@ -1,7 +1,7 @@
-//! Waiting for a lease that another daemon holds (STB-1, STB-2).
+//! Waits for a lease that another daemon holds (STB-1, STB-2).
 //!
-//! One connection and one watch on the lease row, and nothing else of the space: no consumer of its
-//! streams, no rail. The row is never written here; only a lane claims it.
+//! It uses one connection and one watch on the lease row, and nothing else of the space: no
+//! consumer of its streams, no rail. It never writes the row; only a lane claims it.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::credentials;
 use crate::lane::error::{LaneError, broker};
 use crate::lane::options::LaneOptions;
 
-/// Closing hands nothing over.
+/// Closing this connection has nothing to finish.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// A stalled watch is noticed by its heartbeat; until then the question that is asked every few
-/// seconds stands in for it, so the heartbeat may be slow.
+/// A stalled watch is noticed by its missing heartbeat. Until then the read every few seconds shows
+/// changes as well, so the heartbeat may be slow.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Returns once the broker shows no lease row: the holder released it, or it expired. `held_by` is
-/// told who holds it, at the start and whenever that is read.
+/// Returns once the broker shows no lease row, because the holder released it or it expired.
+/// `held_by` is called with the holder, at the start and whenever the row is read.
 pub(super) async fn until_free(
     options: &LaneOptions,
     ask_every: Duration,
@@ -62,7 +62,7 @@ async fn wait(
                 WatchEvent::Put { key, value, .. } if key.as_str() == LEASE_KEY => {
                     told(&held_by, &value);
                 }
-                // The row may have been written anew by now; the claim that follows tells.
+                // Another daemon may have claimed it by now; the claim that follows will tell.
                 WatchEvent::Delete { key, .. } if key.as_str() == LEASE_KEY => return Ok(()),
                 _ => {}
             },
@@ -74,10 +74,10 @@ async fn wait(
     }
 }
 
-/// A garbled row holds nobody; it expires like any other.
+/// A garbled row has no holder; it expires like any other.
 fn told(held_by: &impl Fn(&str), value: &[u8]) {
     match LeaseRow::parse(value) {
         Ok(row) => held_by(row.holder.as_str()),
-        Err(_) => held_by("a row that is no lease"),
+        Err(_) => held_by("a row that cannot be parsed"),
     }
 }

@@ -1,4 +1,5 @@
-//! The supervisor of one lane: opens it, watches it, and opens it again when it has ended.
+//! The supervisor of one lane: opens it, checks that it makes progress, and reopens it when it has
+//! ended.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -32,9 +33,9 @@ pub(super) struct Supervisor {
     stop: CancellationToken,
 }
 
-/// How one run of a lane came to its end.
+/// How one run of a lane ended.
 enum Ended {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
     /// By itself, or because it made no progress.
     Closed { why: Why, served: Duration },
@@ -132,7 +133,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the lane may be opened again.
+    /// Waits until the lane may be reopened.
     async fn wait(&self, next: Reopen) {
         let ask_every = match next {
             Reopen::After(ms) => return tokio::time::sleep(millis(ms)).await,
@@ -148,14 +149,15 @@ impl Supervisor {
         match standby::until_free(&options, ask_every, held_by).await {
             Ok(()) => info!(space = %self.space, "the lease is free; opening the lane"),
             Err(error) => {
-                // The lane's own attempt says what became of the broker or of the credential.
-                warn!(space = %self.space, %error, "the lease row is not watched; asking again");
+                // The next attempt to open the lane reports what is wrong with the broker or the
+                // credential.
+                warn!(space = %self.space, %error, "cannot watch the lease row; retrying");
                 tokio::time::sleep(ask_every).await;
             }
         }
     }
 
-    /// Says once why the lane is closed, and what follows.
+    /// Logs once why the lane is closed, and what follows.
     fn report(&self, why: &Why, cause: Cause, next: Reopen) {
         let state = match cause {
             Cause::Held => LaneState::Standby,
@@ -181,7 +183,7 @@ impl Supervisor {
             Reopen::OnceTheRowIsGone { .. } => info!(%space, "standing by: {what}"),
             Reopen::After(ms) => error!(
                 %space,
-                "✗ delivery: {what}; the lane is closed and will be opened again, next in {ms} ms"
+                "✗ delivery: {what}; the lane is closed; the host reopens it in {ms} ms"
             ),
         }
     }
@@ -195,7 +197,7 @@ fn millis(ms: i64) -> Duration {
     Duration::from_millis(ms.max(0).unsigned_abs())
 }
 
-/// What a random seed of the standard library hashes nothing to.
+/// The hash of nothing, under a random seed of the standard library.
 fn random() -> u64 {
     RandomState::new().hash_one(())
 }

@@ -1,9 +1,9 @@
-//! What every component of a lane is given: whom it serves, how it reaches the broker, whether it
-//! may act, and how it is told to stop.
+//! What every component of a lane gets: the space it serves, its connection to the broker, the
+//! gate, and the signal to stop.
 //!
-//! A component has a `spawn(&LaneContext, …)` of its own, which takes from here what it needs and
-//! gives back what others may ask of it. Nothing else is shared, so what a component depends on is
-//! written in its signature.
+//! Each component has a `spawn(&LaneContext, …)` of its own. It takes from the context what it
+//! needs, and returns what other components may use of it. Nothing else is shared, so a component's
+//! signature shows what it depends on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,36 +22,37 @@ use crate::lease::gate::Gate;
 use crate::loop_progress::{LoopReporter, Progress};
 use crate::state::view::View;
 
-/// One lane, as its components see it; cheap to clone.
+/// One lane, for its components; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct LaneContext {
     pub(crate) space: Space,
-    /// How many accounts the space has, as the delivery credential names them.
+    /// How many accounts the space has, according to the delivery credential.
     pub(crate) topology: Topology,
-    /// The resident connection. What it writes into streams is withheld while the gate is closed.
+    /// The resident connection. Its writes into streams are withheld while the gate is closed.
     pub(crate) connection: Connection,
-    /// How a component that needs a connection of its own makes one. It presents what the resident
-    /// connection presents, also after a renewal, and writes only while that may.
+    /// How a component makes a connection of its own. Such a connection uses the resident
+    /// connection's credential, also after a renewal, and may write only while the resident one
+    /// may.
     pub(crate) connect: ConnectOptions,
     /// Who this daemon is.
     pub(crate) principal: Principal,
-    /// This run, as its lease row names it.
+    /// The name of this run in the lease row.
     pub(crate) incarnation: String,
     /// Whether the lane may act now.
     pub(crate) gate: Gate,
     pub(crate) view: Arc<View>,
     pub(crate) counters: Arc<Counters>,
-    /// Tells every component to finish what it took in, and to end.
+    /// Tells every component to finish what it has pulled or accepted, and to end.
     pub(crate) stop: CancellationToken,
-    /// How long a broker that is there may give no answer.
+    /// How long a connected broker may fail to answer during the start.
     pub(super) patience: Duration,
     pub(super) progress: Progress,
     pub(super) tasks: Spawner,
 }
 
 impl LaneContext {
-    /// Starts a task of the component `name`. It runs until [`Self::stop`]; when it ends before,
-    /// the lane ends too, with its error.
+    /// Starts a task of the component `name`. It runs until [`Self::stop`]. If it ends earlier, the
+    /// lane ends too, with the task's error.
     pub(crate) fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output: Outcome> + Send + 'static,
@@ -59,13 +60,13 @@ impl LaneContext {
         self.tasks.spawn(name, task);
     }
 
-    /// The side of a loop that must prove its progress, called `name`.
+    /// Registers the loop `name`, which must prove its progress.
     pub(crate) fn reporter(&self, name: &'static str) -> LoopReporter {
         self.progress.beat(name)
     }
 
-    /// Asks the broker for what a start needs; a drop is waited for. `what` says what cannot be
-    /// done without it.
+    /// Asks the broker for something that the start needs; after a drop it waits and asks again.
+    /// `what` names, for the error, what fails without it.
     pub(crate) async fn ask<T, F>(
         &self,
         what: &'static str,

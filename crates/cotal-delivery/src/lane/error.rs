@@ -11,7 +11,7 @@ use crate::state::view::ViewError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// It has nothing to present.
+    /// It has no usable credential.
     #[error(transparent)]
     Credential(#[from] CredentialError),
     /// It does not hold the lease.
@@ -20,24 +20,24 @@ pub enum LaneError {
     /// The broker could not be reached, or refused something that the lane needs.
     #[error("{what}: {source}")]
     Broker {
-        /// What was being done.
+        /// What was attempted.
         what: &'static str,
-        /// What the broker said.
+        /// The broker's answer.
         source: NatsError,
     },
-    /// Its picture of the space cannot be kept.
+    /// The view of the space cannot be kept current.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// A stream is not the one that it started with.
+    /// A stream is not the one that the lane started with.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// A consumer cannot be read.
+    /// A consumer cannot be pulled from.
     #[error(transparent)]
     Pull(#[from] PullError),
     /// The broker is away for longer than the window.
     #[error("broker connection unavailable (broker unreachable), exiting (coupled to the broker)")]
     BrokerGone,
-    /// The broker is away for longer than any stall of this process excuses.
+    /// The broker is away for so long that no stall of this process can be the reason.
     #[error(
         "broker connection unavailable past backstop (broker unreachable), exiting (coupled to \
          the broker)"
@@ -49,15 +49,15 @@ pub enum LaneError {
     /// It was started outside a runtime.
     #[error("a lane needs a Tokio runtime: start it inside one")]
     NoRuntime,
-    /// It had ended before, and whoever asked then was told why.
-    #[error("the lane had ended before: {0}")]
+    /// It had ended before; the first caller was given the error itself.
+    #[error("the lane has already ended: {0}")]
     EndedBefore(String),
-    /// A part of the lane panicked; that is a defect.
+    /// A component of the lane panicked; that is a defect.
     #[error("a part of the lane failed: {0}")]
     Defect(String),
 }
 
-/// Says what was being done when the broker refused or did not answer.
+/// Adds what was attempted to an error of the broker.
 pub(crate) fn broker(what: &'static str) -> impl Fn(NatsError) -> LaneError {
     move |source| LaneError::Broker { what, source }
 }

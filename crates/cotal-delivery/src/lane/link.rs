@@ -1,4 +1,4 @@
-//! The resident connection and its credential, as the rules look at them (LIF-2).
+//! The resident connection and its credential, in the form that the rules expect (LIF-2).
 
 use cotal_nats::{ConnState, Connection};
 use cotal_rules::watchdog::Link;
@@ -9,7 +9,7 @@ use tracing::{info, warn};
 /// Counts the renewals that were proved and adopted.
 pub(crate) type Renewals = watch::Sender<u64>;
 
-/// How the link stands, read from what is true now and never from events.
+/// The current state of the link, read from what is true now and never from events.
 pub(super) struct LinkLevels {
     space: Space,
     connection: Connection,
@@ -19,7 +19,7 @@ pub(super) struct LinkLevels {
 }
 
 impl LinkLevels {
-    /// The link of a connection that was made just now, and where its renewals are counted.
+    /// The link of a connection that has just been made, and the counter of its renewals.
     pub(super) fn new(space: &Space, connection: &Connection) -> (Self, Renewals) {
         let renewals = Renewals::new(0);
         let state = connection.state();
@@ -34,7 +34,7 @@ impl LinkLevels {
         (levels, renewals)
     }
 
-    /// How it stands now.
+    /// The current state.
     pub(super) fn now(&mut self) -> Link {
         let state = *self.state.borrow_and_update();
         let creds = self.connection.creds().current().ok().flatten();
@@ -47,8 +47,8 @@ impl LinkLevels {
         }
     }
 
-    /// Says that the connection dropped or is back; called after the rules have looked, so that
-    /// their clock has started or stopped before anybody can read that it has.
+    /// Logs that the connection dropped or is back. Called after the rules have looked, so that
+    /// their clock has started or stopped before anybody can read the log line.
     pub(super) fn say(&mut self, link: Link) {
         if link.drops > self.said.drops {
             self.said.drops = link.drops;

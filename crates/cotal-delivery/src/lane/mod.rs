@@ -1,8 +1,8 @@
 //! A lane: one space's daemon, from the claim of its lease to its release.
 //!
-//! Order is the safety here: credentials are checked before a dial, the lease is held before any
-//! consumer or rail is bound, the rails are bound before `ready` is said, and everything that was
-//! taken in is finished before the lease goes.
+//! The order makes it safe: credentials are checked before the broker is dialled; the lease is held
+//! before any consumer or rail is bound; the rails are bound before the row says `ready`; and
+//! everything that was pulled or accepted is finished before the lease is released.
 
 pub(crate) mod context;
 pub(crate) mod error;
@@ -41,12 +41,12 @@ use stage::Stage;
 use start::Start;
 use tasks::Tasks;
 
-/// How long the connection may take to send what is queued when it is closed.
+/// How long the connection may take to send queued messages when it is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes that a connection beside delivery reads at once: what comes there is small.
 const BESIDE_READ_BUFFER: u16 = 4_096;
 
-/// A running lane. Dropping it aborts it without a release, so that its lease row stands until it
+/// A running lane. Dropping it aborts it without a release, so its lease row stays until it
 /// expires; call [`Lane::close`] instead.
 #[derive(Debug)]
 pub struct Lane {
@@ -56,19 +56,19 @@ pub struct Lane {
     running: Running,
 }
 
-/// What there is of a lane's task.
+/// The state of a lane's task.
 #[derive(Debug)]
 enum Running {
     Task(JoinHandle<Result<(), LaneError>>),
     /// There was no runtime to run it on.
     Never,
-    /// It ended, and said why to whoever asked first.
+    /// It ended, and the first caller was given the error.
     Told(Option<String>),
 }
 
 impl Lane {
-    /// Starts a lane in the background, on the Tokio runtime that this is called in. Without one,
-    /// the lane has ended at once, and [`ended`](Self::ended) says so.
+    /// Starts a lane in the background, on the current Tokio runtime. Without a runtime the lane
+    /// ends at once, and [`ended`](Self::ended) says so.
     #[must_use]
     pub fn start(options: LaneOptions) -> Self {
         let stop = CancellationToken::new();
@@ -87,19 +87,19 @@ impl Lane {
         Self { stop, stage, progress, running }
     }
 
-    /// How far it has come, and when that changes.
+    /// How far the lane has come; the receiver also tells when that changes.
     #[must_use]
     pub fn stage(&self) -> watch::Receiver<Stage> {
         self.stage.clone()
     }
 
-    /// Asks whether it gets on.
+    /// Proves on request that every loop of the lane makes progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// Waits until it serves; false when it ended instead, and [`Lane::ended`] tells why.
+    /// Waits until the lane serves; false if it ended instead, and [`Lane::ended`] tells why.
     ///
     /// Dropping the future changes nothing.
     pub async fn readiness(&self) -> bool {
@@ -108,10 +108,11 @@ impl Lane {
         settled.await.is_ok_and(|stage| *stage == Stage::Ready)
     }
 
-    /// Stops taking in, settles what was taken in, releases the lease, and waits until all of that
-    /// is done: 5 s for the work, as long again for the release and for closing the connection.
+    /// Stops pulling and accepting requests, settles those in progress, releases the lease, and
+    /// waits until all of that is done: 5 s for the work, and 5 s for the release and for closing
+    /// the connection.
     ///
-    /// When the future is dropped, the lane goes on draining.
+    /// If the future is dropped, the lane continues to drain.
     pub async fn drain(&self) {
         self.stop();
         let mut stage = self.stage.clone();
@@ -119,9 +120,9 @@ impl Lane {
         let _ = stage.wait_for(|stage| matches!(stage, Stage::Ended { .. })).await;
     }
 
-    /// Drains it and tells how it ended.
+    /// Drains the lane and returns how it ended.
     ///
-    /// When the future is dropped, the lane is aborted without a release.
+    /// If the future is dropped, the lane is aborted without a release.
     ///
     /// # Errors
     /// Why it ended, unless it was this stop.
@@ -130,15 +131,15 @@ impl Lane {
         self.ended().await
     }
 
-    /// Tells it to finish what it took in, release the lease and end.
+    /// Tells the lane to finish what it has pulled or accepted, release the lease and end.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits for its end. Cancel-safe.
+    /// Waits for the end of the lane. Cancel-safe.
     ///
     /// # Errors
-    /// Why it ended, unless it was stopped. Asked again, it says so again, in words.
+    /// Why it ended, unless it was stopped. Later calls return the same reason as text.
     pub async fn ended(&mut self) -> Result<(), LaneError> {
         let ended = match &mut self.running {
             Running::Task(task) => {
@@ -167,7 +168,7 @@ async fn run(
     stop: CancellationToken,
     stage: watch::Sender<Stage>,
 ) -> Result<(), LaneError> {
-    // Whatever fails before the claim leaves no row.
+    // A failure before the claim leaves no row.
     let ended = claim_and_serve(&options, progress, &stop, &stage).await;
     let End { outcome, released } = ended.unwrap_or_else(|error| End::unclaimed(Err(error)));
     stage.send_replace(Stage::Ended { released });

@@ -1,4 +1,4 @@
-//! How a lane is to be run.
+//! The options of a lane.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct LaneOptions {
     pub space: Space,
     /// The broker, such as `nats://127.0.0.1:4222`.
     pub server: String,
-    /// The transport demanded.
+    /// Whether the transport must be encrypted.
     pub tls: TlsMode,
     /// Where the lane's credentials are kept.
     pub store: Arc<dyn SecretStore>,
@@ -35,8 +35,8 @@ pub struct LaneOptions {
     pub windows: Windows,
     /// How often the records of role requests are swept (ANY-6).
     pub sweep_every: Duration,
-    /// How long the lease bucket keeps a row, unless it says less itself; three renewals fit into
-    /// it.
+    /// The longest time for which the lane trusts its lease row after a write; less if the bucket
+    /// keeps rows for less. Three renewals fit into it.
     pub lease_ttl: Duration,
     /// How often the lane looks whether everything still stands.
     pub upkeep: Upkeep,

@@ -1,19 +1,19 @@
-//! Asking the broker for what a start needs: a connection that drops meanwhile is waited for.
+//! Asks the broker for what a start needs, and waits while the connection is down.
 
 use std::time::Duration;
 
 use cotal_nats::{Connection, NatsError};
 use tokio::time::Instant;
 
-/// Between two attempts while the connection stands.
+/// Between two attempts while the connection is up.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Asks until there is an answer. What a drop took is asked again once the connection is back; how
-/// long that is waited for, the lane's watchdog decides. A broker that is there and gives no answer
-/// is asked for `within`.
+/// Asks until there is an answer. After a drop it waits until the connection is back, and asks
+/// again; the lane's watchdog decides how long. A connected broker that does not answer is asked
+/// for `within` at most.
 ///
 /// # Errors
-/// What the broker refused, or that it did not answer in time.
+/// The broker's refusal, or that it did not answer in time.
 pub(crate) async fn ask<T, F>(
     connection: &Connection,
     within: Duration,
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// Whether a later attempt can succeed without anything else being changed; a broker that restarted
+/// Whether a later attempt can succeed although nothing else changes. A broker that has restarted
 /// refuses with 503 until it has recovered its streams.
 fn passes(error: &NatsError) -> bool {
     error.is_transient() || matches!(error, NatsError::Refused { code: 503, .. })

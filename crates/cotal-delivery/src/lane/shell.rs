@@ -1,5 +1,5 @@
-//! The shell of a lane's life: it looks at how everything stands, lets `cotal_rules::lifecycle`
-//! decide, and does what is ordered.
+//! The shell of a lane's life: reads the current levels, lets `cotal_rules::lifecycle` decide, and
+//! carries out the orders.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::lease::handle::{Lease, LeaseState};
 use crate::lease::keeper::Release;
 use crate::state::view::Feed;
 
-/// What the keeper of the lease ends with.
+/// The result of the lease keeper.
 type Kept = Result<Release, LeaseError>;
 
-/// The parts of a lane that its life is made of.
+/// What the life of a lane needs.
 pub(super) struct Parts<'a> {
     pub(super) context: LaneContext,
     pub(super) components: Tasks,
@@ -60,7 +60,8 @@ struct Shell<'a> {
     orders: Orders,
     context: LaneContext,
     components: Tasks,
-    /// The view is followed until the last component has finished, so it is none of them.
+    /// The tasks that keep the view current. They run until the last component has finished, so
+    /// they are not among the components.
     followers: Option<Tasks>,
     start: Option<Start>,
     scanning: Step<()>,
@@ -79,7 +80,7 @@ struct Shell<'a> {
 /// What the shell waits for.
 enum Event {
     Stop,
-    /// A level is another one now; which, the next look tells.
+    /// Some level has changed; the next look reads which.
     Changed,
     Kept(Kept),
     Failed(LaneError),
@@ -172,7 +173,7 @@ impl<'a> Shell<'a> {
         if orders.release && !self.orders.release {
             if !self.levels.is_drained && self.levels.link.connected {
                 let space = &self.context.space;
-                warn!(%space, "not everything was finished in time; it comes again");
+                warn!(%space, "some work was not finished in time; the broker will redeliver it");
             }
             self.lease.release();
         }
@@ -232,7 +233,7 @@ impl<'a> Shell<'a> {
                 if self.failure.is_none() {
                     self.failure = Some(error);
                 } else {
-                    warn!(space = %self.context.space, %error, "a component failed as well");
+                    warn!(space = %self.context.space, %error, "another component failed too");
                 }
             }
             Event::Drained => self.levels.is_drained = true,
@@ -261,7 +262,7 @@ fn given_up(verdict: Verdict) -> LaneError {
     match verdict {
         Verdict::Unreachable => LaneError::BrokerGone,
         Verdict::PastBackstop => LaneError::BrokerGonePastBackstop,
-        // An expiry that is only said never ends a lane.
+        // An expiry that was only reported never ends a lane.
         Verdict::NotRenewed | Verdict::AwaitRenewal => LaneError::NotRenewed,
     }
 }
@@ -273,7 +274,7 @@ async fn first_end(tasks: Option<&Tasks>) -> LaneError {
     }
 }
 
-/// Something that is under way, or not.
+/// A step that is in progress, or not.
 struct Step<T>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 
 impl<T> Default for Step<T> {
@@ -287,7 +288,7 @@ impl<T> Step<T> {
         Self(Some(Box::pin(step)))
     }
 
-    /// What it gives, once; pends while nothing is under way. Cancel-safe.
+    /// The result of the step, once; pends while none is in progress. Cancel-safe.
     async fn done(&mut self) -> T {
         let Some(step) = &mut self.0 else { return std::future::pending().await };
         let done = step.await;
@@ -296,7 +297,7 @@ impl<T> Step<T> {
     }
 }
 
-/// A task that does not outlive its owner.
+/// A task that is aborted when its owner is dropped.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -306,6 +307,6 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 fn joined(ended: Result<Kept, JoinError>) -> Kept {
-    // A panic of the keeper is a defect of this process; its row expires by itself.
+    // A panic of the keeper is a defect of this process; the lease row expires by itself.
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

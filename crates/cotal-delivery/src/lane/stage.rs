@@ -1,4 +1,4 @@
-//! How far a lane has come, as whoever runs it is told.
+//! The stages of a lane, for whoever runs it.
 
 /// How far a lane has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Stage {
     Ready,
     /// The lane has ended.
     Ended {
-        /// Whether it provably left no lease row of its own; otherwise one may stand until it
+        /// Whether it provably left no lease row of its own; otherwise one may stay until it
         /// expires.
         released: bool,
     },

@@ -22,7 +22,7 @@ use crate::state::changes::ChangedAcls;
 use crate::state::{positions, streams};
 use crate::timers;
 
-/// What the components are given besides the context.
+/// What the components need besides the context.
 pub(super) struct Start {
     pub(super) options: LaneOptions,
     pub(super) identity: Identity,
@@ -35,7 +35,7 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Starts every component. A component that others ask comes before those.
+    /// Starts every component. A component starts before those that use it.
     pub(super) async fn all(self, context: LaneContext) -> Result<(), LaneError> {
         let Self { options, identity, changed_acls, renewals, has_started, .. } = self;
         let context = &context;

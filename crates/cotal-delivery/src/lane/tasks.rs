@@ -1,4 +1,4 @@
-//! The tasks of a lane: each ends with the lane, or ends it.
+//! The tasks of a lane: a task that ends by itself ends the lane, and all end with the lane.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,25 +8,25 @@ use tracing::warn;
 
 use super::error::LaneError;
 
-/// The tasks, for the lane that owns them: they are aborted when this is dropped.
+/// The tasks, owned by the lane: they are aborted when this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Tasks(Arc<Shared>);
 
-/// Adds tasks to a lane; cheap to clone. It does not own them, so a task may hold it.
+/// Starts tasks for a lane; cheap to clone. It does not own them, so a task may hold it.
 #[derive(Debug, Clone)]
 pub(super) struct Spawner(Weak<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     set: Mutex<Set>,
-    /// Told of each task, because an empty set wakes nobody.
+    /// Notified of each new task, because an empty set wakes nobody.
     spawned: Notify,
 }
 
 type Set = JoinSet<(&'static str, Result<(), LaneError>)>;
 type Ended = Result<(&'static str, Result<(), LaneError>), JoinError>;
 
-/// What a component's task gives: nothing when it can only be told to stop, or why it failed.
+/// The result of a component's task: nothing if it can only be told to stop, or an error.
 pub(crate) trait Outcome {
     fn outcome(self) -> Result<(), LaneError>;
 }
@@ -50,7 +50,7 @@ impl Shared {
 }
 
 impl Spawner {
-    /// Starts a task. A lane that has ended starts none any more.
+    /// Starts a task. After the lane has ended, it starts none.
     pub(super) fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output: Outcome> + Send + 'static,
@@ -64,7 +64,7 @@ impl Spawner {
 }
 
 impl Tasks {
-    /// The side that starts tasks.
+    /// The handle that starts tasks.
     pub(super) fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.0))
     }
@@ -96,7 +96,7 @@ impl Tasks {
         }
     }
 
-    /// The next task that ended; `None` while there is none at all.
+    /// The next task that ended; `None` while there are no tasks.
     async fn next(&self) -> Option<Ended> {
         std::future::poll_fn(|cx| self.0.set().poll_join_next(cx)).await
     }

@@ -1,4 +1,4 @@
-//! The lease bucket: what is asked of it, and how its answers are told to the rules.
+//! The operations on the lease bucket, and the translation of its answers for the rules.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(crate) struct LeaseBucket {
 }
 
 impl LeaseBucket {
-    /// Reads how long the broker keeps a row; a bucket with a shorter life than `most` must not be
-    /// overrated.
+    /// Reads how long the broker keeps a row. The shorter of that and `most` is used, because the
+    /// row may expire then.
     pub(crate) async fn read(kv: &Kv, most: Duration) -> Result<Self, NatsError> {
         let info = kv.connection().stream_info(kv.stream()).await?;
         let keeps = Duration::from_nanos(info.config.max_age.max(0).unsigned_abs());
@@ -28,7 +28,7 @@ impl LeaseBucket {
     }
 }
 
-/// Performs one bucket operation and gives its answer, and what failed about it.
+/// Performs one bucket operation; returns its answer for the rules, and the error if it failed.
 pub(super) async fn perform(kv: Kv, operation: Effect) -> (Input, Option<NatsError>) {
     let written = match operation {
         Effect::Create(row) => kv.create(LEASE_KEY, encoded(&row)).await,
@@ -44,8 +44,8 @@ pub(super) async fn perform(kv: Kv, operation: Effect) -> (Input, Option<NatsErr
     (Input::Written(written), failed)
 }
 
-/// The bucket's age is asked first: a row that is read after it belongs to that bucket or to a
-/// later one, whose row then has a lower revision.
+/// Reads the bucket's creation time first. A row that is read afterwards belongs to that bucket, or
+/// to a later one, whose row then has a lower revision.
 async fn read(kv: &Kv) -> Result<Reading, NatsError> {
     let created = kv.connection().stream_info(kv.stream()).await?.created;
     let entry = kv.get(LEASE_KEY).await?;
@@ -60,7 +60,7 @@ async fn read(kv: &Kv) -> Result<Reading, NatsError> {
     Ok(Reading { found, created })
 }
 
-/// What a value of the watch is.
+/// Parses a value from the watch.
 pub(super) fn found(value: &[u8], revision: u64, space: &Space) -> Found {
     match LeaseRow::parse(value) {
         Ok(row) => Found::Row { row, revision },
@@ -75,7 +75,7 @@ fn encoded(row: &LeaseRow) -> Bytes {
     serde_json::to_vec(row).unwrap_or_default().into()
 }
 
-/// How a failure is told to the rules.
+/// The failure as the rules name it.
 pub(crate) fn failure(error: &NatsError) -> Failure {
     match error {
         NatsError::Conflict { .. } => Failure::Conflict,

@@ -17,15 +17,15 @@ pub enum LeaseError {
         /// Who holds it.
         holder: Principal,
     },
-    /// The lease row is not a lease.
+    /// The lease row cannot be parsed.
     #[error("the lease row of {0} is garbled: somebody tampered with it; it expires within 30 s")]
     Tampered(Space),
-    /// The claim was not possible.
+    /// The claim failed.
     #[error("could not claim the lease of {space}: {source}")]
     Refused {
         /// The space.
         space: Space,
-        /// What the broker said.
+        /// The broker's answer.
         source: Failure,
     },
     /// Another daemon took the lease while this one served.
@@ -41,13 +41,13 @@ pub enum LeaseError {
     NotReacquired {
         /// The space.
         space: Space,
-        /// What the broker said.
+        /// The broker's answer.
         source: Failure,
     },
-    /// The bucket is another one, or an older state of it.
+    /// The bucket was replaced, or lost data.
     #[error(
-        "the lease bucket of {space} was created anew, or lost what it had confirmed; the daemon \
-         must start anew"
+        "the lease bucket of {space} was created again, or lost data that it had confirmed; \
+         restart the daemon"
     )]
     Replaced {
         /// The space.
@@ -58,8 +58,8 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
-    /// Whether a row that this process wrote may still stand. Whoever read another's row, or what
-    /// is no lease at all, knows that its own is gone.
+    /// Whether a row of this process may still be in the bucket. If another daemon's row or garbage
+    /// was read, the own row is gone.
     pub(crate) fn may_leave_a_row(&self) -> bool {
         match self {
             Self::Held { .. } | Self::Tampered(_) | Self::Taken { .. } => false,

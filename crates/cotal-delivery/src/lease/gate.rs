@@ -1,8 +1,9 @@
-//! Whether this lane may serve: opened and closed by the lease keeper, respected by every loop.
+//! Whether this lane may serve. The lease keeper opens and closes the gate, and every loop checks
+//! it.
 //!
-//! Invariant: the gate is open only while the own lease provably has not expired. It closes by the
-//! clock alone, so a process that was paused, or whose host slept, finds it shut before it does
-//! anything.
+//! Invariant: the gate is open only while this run's lease provably has not expired. It closes by
+//! the clock alone, so a process that was paused, or whose host slept, finds it closed before it
+//! does anything.
 
 use tokio::sync::watch;
 
@@ -27,7 +28,7 @@ fn is_open(until: Option<BootInstant>) -> bool {
 }
 
 impl GateKeeper {
-    /// Lets the loops serve until then, or holds them.
+    /// Opens the gate until the given instant, or closes it.
     pub(crate) fn set(&self, until: Option<BootInstant>) {
         self.0.send_if_modified(|now| std::mem::replace(now, until) != until);
     }
@@ -39,7 +40,7 @@ impl Gate {
         is_open(*self.0.borrow())
     }
 
-    /// Waits until the lane serves. Pends for ever when the keeper is gone, since nothing may be
+    /// Waits until the lane serves. Pends for ever once the keeper is gone, because nothing may be
     /// served without it.
     pub(crate) async fn open(&mut self) {
         if self.0.wait_for(|until| is_open(*until)).await.is_err() {

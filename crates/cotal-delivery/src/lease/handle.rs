@@ -1,27 +1,27 @@
-//! The lane's side of its lease: what the lane wants of it, and how it stands. Both are levels, so
-//! nothing is lost that either side was too busy to hear.
+//! The lane's side of its lease: what the lane wants, and the state of the lease. Both are levels,
+//! so neither side can miss a change.
 
 use tokio::sync::watch;
 
 /// What the lane wants of its lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The row is to say `ready`: the rails are bound and the loops run (LSE-8).
+    /// The row must say `ready`: the rails are bound and the loops run (LSE-8).
     pub(super) ready: bool,
-    /// The row is to be released.
+    /// The row must be released.
     pub(super) release: bool,
 }
 
-/// How the lease stands.
+/// The state of the lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LeaseState {
-    /// The row stands, so the lane may serve.
+    /// The row is ours, so the lane may serve.
     pub(crate) is_held: bool,
-    /// The broker has confirmed a row that says `ready`, and it stands.
+    /// The broker has confirmed a row that says `ready`, and the row is still ours.
     pub(crate) is_ready: bool,
     /// The row in the bucket may say `ready`, whether it should or not.
     pub(crate) may_say_ready: bool,
-    /// The broker refused the last write: it stores nothing, whatever else it answers.
+    /// The broker refused the last write, so it stores nothing, even if it answers other requests.
     pub(crate) is_refused: bool,
 }
 
@@ -46,17 +46,17 @@ pub(super) fn handle() -> (Lease, Desk) {
 }
 
 impl Lease {
-    /// Says whether the row is to say `ready`.
+    /// Sets whether the row must say `ready`.
     pub(crate) fn want_ready(&self, ready: bool) {
         self.change(|wanted| wanted.ready = ready);
     }
 
-    /// Asks for the release, which ends the keeper.
+    /// Asks the keeper to release the lease and end.
     pub(crate) fn release(&self) {
         self.change(|wanted| wanted.release = true);
     }
 
-    /// How the lease stands, and when that changes.
+    /// The state of the lease; the receiver also tells when it changes.
     pub(crate) fn state(&self) -> watch::Receiver<LeaseState> {
         self.state.clone()
     }

@@ -1,7 +1,7 @@
-//! The single-flight lease: performs what the keeper of `cotal-rules` decides (LSE-1 to LSE-9).
+//! The lease of a space: performs what the keeper of `cotal-rules` decides (LSE-1 to LSE-9).
 //!
-//! One bucket operation is in flight at a time. The watch is bound only once the claim is won,
-//! because a refused daemon binds nothing, not even a consumer of the lease bucket; and the row
+//! One bucket operation is in flight at a time. The watch is bound only after the claim is won,
+//! because a refused daemon must bind nothing, not even a consumer of the lease bucket. The row
 //! says `ready` only while it is watched.
 
 use std::pin::Pin;
@@ -23,12 +23,12 @@ use crate::clock::{BootInstant, now_ms};
 use crate::lane::patience::ask;
 use crate::lease::gate::GateKeeper;
 
-/// What became of the row at a stop.
+/// What a stop left of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// No row of this run is left.
     Proven,
-    /// One may stand, and expires by itself.
+    /// A row may be left; it expires by itself.
     Unproven,
 }
 
@@ -40,25 +40,25 @@ struct Keeper {
     gate: GateKeeper,
     started: BootInstant,
     desk: Desk,
-    /// Whether the rules serve, as they said last.
+    /// Whether the rules last said to serve.
     serves: bool,
     /// Whether the rules were told, since they serve, that everything is bound.
     told_bound: bool,
     told_release: bool,
-    /// Whether the broker has confirmed, since then, that the row says `ready`.
+    /// Whether the broker has confirmed since then that the row says `ready`.
     confirmed: bool,
     link: watch::Receiver<ConnState>,
-    /// What the rules were told of the connection last; a redial may be over before they hear of
-    /// it.
+    /// The state of the connection that the rules were told last. A redial may be over before they
+    /// are told of it.
     connected: bool,
     watch: LeaseWatch,
-    /// Whether the broker refused the last write, which was said.
+    /// Whether the broker refused the last write; that was logged.
     refused: bool,
-    /// The same, as a status shows it.
+    /// The same, in the form that a status shows.
     health: Health,
 }
 
-/// A bucket operation in flight; it is kept until it is answered, never begun twice.
+/// A bucket operation in flight. It is kept until it is answered, and never started twice.
 type Operation = Pin<Box<dyn Future<Output = (Input, Option<NatsError>)> + Send>>;
 
 /// What the keeper waits for.
@@ -70,17 +70,18 @@ enum Event {
     Due,
 }
 
-/// Who claims, and for how long at most the gate may be open after a write.
+/// Who claims the lease, and the longest time for which the gate may stay open after a write.
 pub(crate) struct Claim {
     pub(crate) space: Space,
     pub(crate) holder: Principal,
     pub(crate) incarnation: String,
     pub(crate) ttl: Duration,
-    /// Whether the broker stores the row: what proves, every few seconds, that it stores at all.
+    /// Shows whether the broker stores the row. The renewals prove every few seconds that it stores
+    /// at all.
     pub(crate) health: Health,
 }
 
-/// A keeper that has claimed nothing yet; it ends when the lease is released, or lost for good.
+/// A keeper that has claimed nothing yet. It ends when the lease is released, or lost for good.
 pub(crate) fn lease(
     connection: &Connection,
     claim: Claim,
@@ -148,15 +149,15 @@ impl Keeper {
         }
     }
 
-    /// Opens the gate for as long as the row provably stands, and shows how it does.
+    /// Opens the gate while the row provably has not expired, and publishes the lease's state.
     fn show(&mut self) {
         let until = self
             .rules
             .serving_until()
             .map(|until| self.started + Duration::from_millis(until.max(0).unsigned_abs()));
         self.gate.set(until);
-        // Once it was confirmed, it holds until serving stops: a row that is read again still says
-        // so.
+        // Once confirmed, it stays confirmed until serving stops: a row that is read again still
+        // says so.
         self.confirmed = self.told_bound && (self.confirmed || self.rules.is_ready());
         let state = LeaseState {
             is_held: self.serves,
@@ -177,7 +178,7 @@ impl Keeper {
         self.gate.set(None);
         self.told_bound = false;
         if std::mem::take(&mut self.serves) && !self.rules.is_stopping() {
-            warn!(space = %self.space, "serving stops until the lease is proven");
+            warn!(space = %self.space, "serving stops until the lease is proven to be held");
         }
     }
 
@@ -202,7 +203,7 @@ impl Keeper {
         }
     }
 
-    /// The next input for the rules; performs the operation that was asked meanwhile.
+    /// The next input for the rules. Drives the operation in flight in the meantime.
     async fn next(&mut self, asked: &mut Option<Operation>) -> Input {
         loop {
             if let Some(input) = self.untold() {
@@ -229,7 +230,7 @@ impl Keeper {
         }
     }
 
-    /// What the lane wants, or the watch allows, and the rules have not heard.
+    /// What the lane wants, or the watch allows, and the rules were not told yet.
     fn untold(&mut self) -> Option<Input> {
         let wanted = *self.desk.wanted.borrow_and_update();
         if wanted.release && !std::mem::replace(&mut self.told_release, true) {
@@ -259,7 +260,8 @@ impl Keeper {
         }
     }
 
-    /// Says that the broker refuses, once until it accepts again: what is refused is asked again.
+    /// Logs that the broker refuses a write, once until it accepts one again; a refused operation
+    /// is repeated.
     fn note(&mut self, input: &Input, failed: Option<&NatsError>) {
         let refusal = failed
             .filter(|error| matches!(error, NatsError::Denied { .. } | NatsError::Refused { .. }));
@@ -294,7 +296,7 @@ impl Keeper {
             News::Event(WatchEvent::Reset { bucket_recreated: false }) | News::Lost => {
                 Some(Input::Doubt)
             }
-            // Binding changes what the row may say.
+            // Whether the watch is bound affects what the row may say; `untold` tells the rules.
             News::Bound | News::Event(_) => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The single-flight lease, and the gate through which every write of a lane must go.
+//! The lease of a space, and the gate through which every write of a lane must go.
 
 mod bucket;
 pub(crate) mod error;

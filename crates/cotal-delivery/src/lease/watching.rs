@@ -1,5 +1,4 @@
-//! The watch of the lease row: bound once the claim is won, and bound again for as long as it
-//! takes.
+//! The watch of the lease row: bound once the claim is won, and bound again whenever it is lost.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,17 +19,17 @@ pub(super) struct LeaseWatch {
     kv: Kv,
     bound: Option<Watch>,
     binding: Option<Binding>,
-    /// Whether it was said that it is not bound.
+    /// Whether the log says that it is not bound.
     said: bool,
 }
 
-/// What a watch tells.
+/// An event of the watch.
 pub(super) enum News {
-    /// It is bound; the row as it stands comes next.
+    /// It is bound; the current row comes next.
     Bound,
-    /// It is not bound any more; what happens meanwhile must be read.
+    /// It is no longer bound; changes from now on must be read.
     Lost,
-    /// Something happened.
+    /// The watch shows something.
     Event(WatchEvent),
 }
 
@@ -48,12 +47,12 @@ impl LeaseWatch {
         }
     }
 
-    /// Whether a loss of the row would be felt now (LSE-6).
+    /// Whether a loss of the row would be noticed now (LSE-6).
     pub(super) fn is_bound(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// The next news; pends until [`Self::begin`]. Cancel-safe.
+    /// The next event; pends until [`Self::begin`]. Cancel-safe.
     pub(super) async fn next(&mut self) -> News {
         loop {
             if let Some(watch) = &mut self.bound {
@@ -86,7 +85,7 @@ impl LeaseWatch {
         if !std::mem::replace(&mut self.said, true) {
             warn!(
                 space = %self.space, %error,
-                "the lease cannot be watched, so the daemon is not ready; it tries again"
+                "the lease cannot be watched, so the daemon is not ready; retrying"
             );
         }
         self.bind_after(BIND_AGAIN);

@@ -1,4 +1,4 @@
-//! The lease's part in the proof of progress: it answers only when the broker itself shows this
+//! The lease's part in the proof of progress. It answers only when the broker itself shows this
 //! run's row, the row says `ready`, and its last renewal was stored.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::handle::LeaseState;
 use crate::loop_progress::LoopReporter;
 
-/// Between two looks at a row that does not say ready yet.
+/// Between two reads of a row that does not say `ready` yet.
 const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
 
 struct LeaseWitness {
@@ -53,8 +53,8 @@ impl LeaseWitness {
         }
     }
 
-    /// A row that can be read proves nothing of a store that is full: the last renewal must have
-    /// been stored as well.
+    /// That the row can be read proves nothing if the store is full, so the last renewal must have
+    /// been stored too.
     async fn stands(&self) -> bool {
         if self.state.borrow().is_refused {
             return false;

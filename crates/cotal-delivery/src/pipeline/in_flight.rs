@@ -1,18 +1,18 @@
-//! Hand-offs in flight: what was judged by the rows of a moment and is not settled yet.
+//! Hand-offs in flight: entries that were judged and are not settled yet.
 //!
-//! Invariant: a recall that changes what a member may have waits for every hand-off that was judged
-//! before the change, and for none that was judged after it.
+//! Invariant: a recall after an ACL change waits for every hand-off that was judged before the
+//! change, and for none that was judged after it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Knows every hand-off in flight.
+/// Tracks every hand-off in flight.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightFence(watch::Sender<InFlight>);
 
-/// Numbers of hand-offs, in the order in which they began.
+/// The numbers of hand-offs, in the order in which they began.
 #[derive(Debug, Default)]
 struct InFlight {
     next: u64,
@@ -27,7 +27,7 @@ pub(crate) struct HandOffInFlight {
 }
 
 impl InFlightFence {
-    /// Begins a hand-off; called under the lock of the directory that judges it.
+    /// Begins a hand-off. Call it while holding the lock on the directory that judges it.
     pub(crate) fn begin(self: &Arc<Self>) -> HandOffInFlight {
         let mut number = 0;
         self.0.send_modify(|in_flight| {
@@ -38,7 +38,7 @@ impl InFlightFence {
         HandOffInFlight { fence: Arc::clone(self), number }
     }
 
-    /// Waits until every hand-off has ended that had begun when this was called.
+    /// Waits until every hand-off that had begun before this call has ended.
     pub(crate) async fn passed(&self) {
         let mut seen = self.0.subscribe();
         let end = seen.borrow().next;

@@ -1,9 +1,9 @@
-//! Joins under way, which fan-out lets pass first.
+//! Joins in progress, for which fan-out waits.
 //!
-//! Between the moment at which a join reads its cursor and the moment at which its catch-up is
-//! handed to the writer, fan-out could write newer posts to the member than those that the catch-up
-//! copies, and the member would get its first copies out of order (`docs/wire.md` §3). So nothing
-//! is routed meanwhile, within bounds: many joins must not hold the space up.
+//! A join reads its cursor, and some time later hands its catch-up to the writer. If fan-out wrote
+//! newer posts to the member in between, the member would get its first copies out of order
+//! (`docs/wire.md` §3). So nothing is routed in that time. The wait is bounded, because many joins
+//! must not hold up the space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait for joins in one go. A join needs a few round trips.
+/// Longest wait for joins without a pause. A join needs a few round trips.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
-/// After such a wait nothing is waited for, for as long: joins cost fan-out a twentieth at most.
+/// After such a wait fan-out does not wait again for this long: joins cost it at most a twentieth.
 const NO_HOLD_FOR: Duration = Duration::from_secs(20);
 
-/// How many joins are between their cursor and their catch-up.
+/// The number of joins between their cursor and their catch-up.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JoinBarrier(Arc<watch::Sender<usize>>);
 
-/// A join that fan-out waits for until this is dropped.
+/// A join that fan-out waits for, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct JoinInProgress(JoinBarrier);
 
@@ -31,12 +31,12 @@ impl JoinBarrier {
         JoinInProgress(self.clone())
     }
 
-    /// Whether one is under way.
+    /// Whether a join is in progress.
     pub(crate) fn any(&self) -> bool {
         *self.0.borrow() > 0
     }
 
-    /// Returns when none is under way, or at `end`. Cancel-safe.
+    /// Returns when no join is in progress, or at `end`. Cancel-safe.
     pub(crate) async fn passed(&self, end: Instant) {
         let mut joining = self.0.subscribe();
         let _ = timeout_at(end, joining.wait_for(|joining| *joining == 0)).await;
@@ -49,7 +49,7 @@ impl Drop for JoinInProgress {
     }
 }
 
-/// Whether fan-out still waits for joins.
+/// Whether fan-out waits for joins now.
 #[derive(Debug, Default)]
 pub(crate) struct BarrierPolicy {
     since: Option<Instant>,
@@ -57,7 +57,7 @@ pub(crate) struct BarrierPolicy {
 }
 
 impl BarrierPolicy {
-    /// Until when to wait at most, given whether a join is under way; `None` when not to wait.
+    /// Until when to wait at most, given whether a join is in progress; `None` if not to wait.
     pub(crate) fn until(&mut self, joining: bool, now: Instant) -> Option<Instant> {
         if !joining || self.tired_until.is_some_and(|until| now < until) {
             self.since = None;

@@ -23,18 +23,18 @@ use progress::ReaderProgress;
 use reader::waiting::SharedWaiting;
 use recall::Recaller;
 
-/// What others may ask of the pipeline.
+/// What the other components use of the pipeline.
 pub(crate) struct Pipeline {
     /// Writes into INBOX, for the catch-up of joins.
     pub(crate) inbox: Writer,
-    /// Writes into DLV; here to be asked whether the broker stores.
+    /// Writes into DLV; the lease's proof of progress asks it whether the broker stores.
     pub(crate) dlv: Writer,
     pub(crate) progress: ReaderProgress,
     pub(crate) waiting: SharedWaiting,
     pub(crate) recaller: Recaller,
 }
 
-/// Starts the pipeline from its end: nothing is routed before the reader reads.
+/// Starts the pipeline from its end, so that the reader runs before anything is routed.
 pub(crate) async fn spawn(
     context: &LaneContext,
     joins: &JoinBarrier,

@@ -1,4 +1,5 @@
-//! Unread copies that DLV's cap evicts: seen, counted, and told once per member and episode.
+//! Unread copies that DLV's cap discards: detected, counted, and reported once per member and
+//! episode.
 
 use cotal_nats::{Connection, Get, NatsError, headers};
 use cotal_rules::overflow::{Look, Overflow, OverflowMeter, Place};
@@ -17,13 +18,13 @@ use crate::counters::Counters;
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 
-/// Members reported and not yet checked; beyond it a report is dropped, and the next hand-off makes
-/// another.
+/// Members reported and not checked yet. When the queue is full a report is dropped; the next
+/// hand-off reports the member again.
 const REPORTS: usize = 1_024;
-/// Full members are looked at this often.
+/// How often members that could be full are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The reader's side: counts hand-offs and tells who could be full.
+/// The reader's side: counts hand-offs and reports members that could be full.
 #[derive(Debug, Clone)]
 pub(crate) struct OverflowReports {
     meter: Arc<Mutex<OverflowMeter>>,
@@ -37,20 +38,21 @@ impl OverflowReports {
         for member in members {
             meter.stored(member);
             if meter.needs_check(member) {
-                // A full queue only delays the look; the next hand-off reports again.
+                // When the queue is full the check comes later: the next hand-off reports the
+                // member again.
                 let _ = self.reports.try_send(member.clone());
             }
         }
     }
 
-    /// Takes off what a recall deleted before the member was given it.
+    /// Subtracts copies that a recall deleted before they were delivered to the member.
     pub(crate) fn recalled(&self, member: &Lifecycle, undelivered: u64) {
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
         meter.recalled(member, undelivered);
     }
 }
 
-/// Reads how much members have left unread, when it could be too much.
+/// Reads how many copies a member has left unread, when its store could be full.
 pub(crate) struct OverflowCheck {
     space: Space,
     connection: Connection,
@@ -59,7 +61,7 @@ pub(crate) struct OverflowCheck {
     reports: mpsc::Receiver<Lifecycle>,
 }
 
-/// Starts the check of what the store's cap takes, before anything is handed over.
+/// Starts the overflow check. It reads DLV before any copy is handed off.
 pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, LaneError> {
     let (reporter, reports) = mpsc::channel(REPORTS);
     let meter = Arc::new(Mutex::new(OverflowMeter::default()));
@@ -76,11 +78,11 @@ pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, Lane
 }
 
 impl OverflowCheck {
-    /// Takes what DLV holds for every member before this lane hands anything over, so that misses
-    /// are exact from the first on.
+    /// Reads how many messages DLV holds for each member before this lane hands off any, so that
+    /// the count of misses is exact from the start.
     ///
     /// # Errors
-    /// When the broker does not say.
+    /// If the broker cannot be read.
     pub(crate) async fn seed(&self) -> Result<(), NatsError> {
         let (stream, filter) = (self.space.dlv_stream(), self.space.dlv_all());
         let mut offset = 0;
@@ -101,7 +103,7 @@ impl OverflowCheck {
         }
     }
 
-    /// Checks who could be full, until told to stop.
+    /// Checks members that could be full, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut suspects = HashSet::new();
         let mut tick = tokio::time::interval(CHECK_EVERY);
@@ -115,7 +117,7 @@ impl OverflowCheck {
                 _ = tick.tick(), if !suspects.is_empty() => {
                     for member in std::mem::take(&mut suspects) {
                         if let Err(error) = self.check(&member).await {
-                            debug!(space = %self.space, %error, "a member's backlog is unknown");
+                            debug!(space = %self.space, %error, "could not read a member's backlog");
                         }
                         if self.meter().is_unsettled(&member) {
                             suspects.insert(member);
@@ -130,13 +132,13 @@ impl OverflowCheck {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what the member is to be told: between which posts those lie that it lost.
+    /// Records what the member will be told: between which posts the missed ones are.
     async fn note(&self, member: &Lifecycle, found: &Overflow) {
         if let Overflow::Ended { .. } = found {
             return self.counters.misses().ended(member);
         }
         let held = self.first_held(member).await.unwrap_or_else(|error| {
-            debug!(space = %self.space, %error, "where a member's losses end is unknown");
+            debug!(space = %self.space, %error, "could not read where a member's missed copies end");
             None
         });
         let mut misses = self.counters.misses();
@@ -149,7 +151,7 @@ impl OverflowCheck {
         }
     }
 
-    /// The number on CHAT of the oldest copy that DLV holds for the member.
+    /// The sequence on CHAT of the oldest copy that DLV holds for the member.
     async fn first_held(&self, member: &Lifecycle) -> Result<Option<u64>, NatsError> {
         let subject = self.space.dlv(member);
         let get = Get::NextBySubject { seq: 1, subject: &subject };
@@ -178,12 +180,12 @@ impl OverflowCheck {
                 self.counters.add_missed(principal, missed);
                 warn!(
                     space = %self.space, member = %principal, missed,
-                    "unread copies of a member are lost to the store's cap; it must read more often"
+                    "DLV's cap discarded unread copies of a member; it must read more often"
                 );
             }
             Overflow::More { missed } => self.counters.add_missed(principal, missed),
             Overflow::Ended { missed } => {
-                warn!(space = %self.space, member = %principal, missed, "a member reads again");
+                warn!(space = %self.space, member = %principal, missed, "a member that missed copies reads again");
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Recall: copies that were handed off and not yet acked, and that the member may no longer read,
-//! are taken out of its delivery stream, so that an agent that was away can never read them later.
+//! Recall: deletes copies from DLV that were handed off, are not acked yet, and that the member may
+//! no longer read, so that an agent that was away cannot read them later.
 //!
-//! A leave takes nothing back: what lies inside a closed interval was rightly posted to the member.
-//! Only the ACL decides here, and a tombstone.
+//! Only the ACL, or a tombstone, causes a recall. A leave does not: a post inside a closed interval
+//! was rightly delivered to the member.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::pipeline::overflow::OverflowReports;
 use crate::state::changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
-/// Between two attempts when the broker does not do it.
+/// Between two attempts when the broker refuses or does not answer.
 const RETRY: Duration = Duration::from_secs(2);
-/// Copies of one member that are looked at, or deleted, at once.
+/// Copies of one member that are read, or deleted, at once.
 const AT_ONCE: usize = 64;
-/// Takes copies of one member back; cheap to clone.
+/// Recalls copies of one member; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Recaller {
     pub(crate) space: Space,
@@ -40,7 +40,7 @@ pub(crate) struct Recaller {
     pub(crate) overflow: OverflowReports,
 }
 
-/// Takes copies back whenever an ACL changed.
+/// Recalls copies whenever an ACL has changed.
 pub(crate) struct Recall {
     pub(crate) recaller: Recaller,
     pub(crate) changes: ChangedAcls,
@@ -51,7 +51,7 @@ struct OnChannel {
     channel: Channel,
 }
 
-/// Starts the recall; gives what takes copies back when it is asked.
+/// Starts the recall; returns the handle that recalls on request.
 pub(crate) fn spawn(
     context: &LaneContext,
     in_flight: Arc<InFlightFence>,
@@ -67,7 +67,7 @@ pub(crate) fn spawn(
 
 impl Recall {
     /// Recalls until told to stop. Begins with every lifecycle whose ACL was ever changed, because
-    /// a daemon may have been away when it was.
+    /// no daemon may have run when it was.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let recaller = self.recaller;
         let mut open: HashSet<Lifecycle> =
@@ -81,7 +81,7 @@ impl Recall {
                 match recalled {
                     Ok(()) => drop(open.remove(&member)),
                     Err(error) => {
-                        warn!(space = %recaller.space, %error, "a recall is tried again");
+                        warn!(space = %recaller.space, %error, "a recall failed; retrying");
                     }
                 }
             }
@@ -98,11 +98,11 @@ impl Recall {
 }
 
 impl Recaller {
-    /// The same for an ACL row that was written just now and that the view may not have seen yet:
-    /// when this returns, no copy is left that the row forbids.
+    /// Recalls by an ACL row that was just written, which the view may not have applied yet. When
+    /// this returns, no copy is left that the row forbids.
     ///
     /// # Errors
-    /// When the broker does not prove it; then some may be left.
+    /// If the broker does not prove it; then some copies may be left.
     pub(crate) async fn recall_current(&self, member: &Lifecycle) -> Result<(), NatsError> {
         retry_without_responder(|| self.view.fresh(&[Feed::Acl])).await?;
         self.recall(member).await
@@ -113,7 +113,7 @@ impl Recaller {
         self.gate.clone().open().await;
         let place = Place::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
-        // What is stored after this was judged by the ACL as it is now.
+        // Copies stored after this were judged by the ACL as it is now.
         let last = retry_without_responder(|| self.connection.last_seq(&stream)).await?;
         let taken = self.sweep(member, place, last).await?;
         let unread = place.unread(&taken);
@@ -123,9 +123,10 @@ impl Recaller {
         Ok(())
     }
 
-    /// Takes what is forbidden out of the stream up to `last`, and tells which sequences. What is
-    /// found splits the rest of its range, as long as fewer than [`AT_ONCE`] ranges are looked at:
-    /// the broker tells only the next copy after a sequence.
+    /// Deletes the forbidden copies up to `last`; returns their sequences. The broker only finds
+    /// the next copy after a given sequence. So each copy found splits the rest of its range in
+    /// two, as long as fewer than [`AT_ONCE`] ranges are open, and the ranges are searched at the
+    /// same time.
     async fn sweep(
         &self,
         member: &Lifecycle,
@@ -160,7 +161,7 @@ impl Recaller {
         }
     }
 
-    /// Looks at the first copy of a range, and deletes it when it is forbidden.
+    /// Reads the first copy of a range, and deletes it if it is forbidden.
     async fn look(
         &self,
         member: &Lifecycle,
@@ -181,7 +182,7 @@ impl Recaller {
         });
         let taken = match deleted.await {
             Ok(deleted) => deleted == Deleted::Deleted,
-            // An unanswered delete is a question: it may have been done.
+            // The delete was not answered, so it may have been done: check.
             Err(error) => {
                 let held = self.connection.get_message(&stream, Get::Seq(copy.seq)).await;
                 if !matches!(held, Ok(None)) {
@@ -193,7 +194,7 @@ impl Recaller {
         Ok(Some(Found { seq: copy.seq, taken, to }))
     }
 
-    /// The member's consumer. One that is gone was deleted by a retirement.
+    /// The member's consumer; `None` if a retirement has deleted it.
     async fn consumer(&self, member: &Lifecycle) -> Result<Option<ConsumerInfo>, NatsError> {
         let (stream, consumer) = (self.space.dlv_stream(), self.space.dlv_consumer(member));
         match retry_without_responder(|| self.connection.consumer_info(&stream, &consumer)).await {
@@ -214,10 +215,10 @@ impl Recaller {
     }
 }
 
-/// A copy in a range that ends at `to`.
+/// A copy that was found in a range that ends at `to`.
 struct Found {
     seq: u64,
-    /// Whether this look deleted it.
+    /// Whether this search deleted it.
     taken: bool,
     to: u64,
 }
@@ -225,11 +226,11 @@ struct Found {
 /// How far a member had read when its recall began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
-    /// Everything at or below was acked.
+    /// Every copy at or below was acked.
     floor: u64,
-    /// Everything beyond was never delivered.
+    /// No copy beyond was delivered.
     delivered: u64,
-    /// How many in between were not acked; which, the broker does not say.
+    /// How many copies in between were not acked; the broker does not say which.
     unacked: u64,
 }
 
@@ -242,8 +243,8 @@ impl Place {
         })
     }
 
-    /// How many of `taken` the member had not acked, at most: exact unless it had acked some
-    /// forbidden copies above its ack floor and left others that it may keep.
+    /// How many of `taken` the member had not acked, at most. This is exact, unless the member had
+    /// acked forbidden copies above its ack floor and had left others unacked that it may keep.
     fn unread(self, taken: &[u64]) -> u64 {
         let beyond = taken.iter().filter(|&&seq| seq > self.delivered).count() as u64;
         beyond + (taken.len() as u64 - beyond).min(self.unacked)

@@ -1,4 +1,5 @@
-//! Catch-up: what was posted between a join and the moment fan-out began to see its row.
+//! Catch-up: copies the posts between a join's cursor and the first post that fan-out planned with
+//! its row.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -24,14 +25,15 @@ use crate::counters::add;
 use crate::pipeline::fanout::copies::make_copies;
 use crate::pipeline::join_barrier::JoinInProgress;
 
-/// Posts read at once, and copies put before the reader at once.
+/// Posts read at once, and copies that the reader must process before the next ones are written.
 const CHUNK: usize = 200;
 /// How long the reader may take for a chunk.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Copies what was posted between the join and the moment fan-out began to see the row, then
-    /// marks the row as activated. Fan-out waits for the first of it when it is told of the join.
+    /// Copies the posts between the join's cursor and the first post that fan-out planned with the
+    /// row, then marks the row as activated. Fan-out waits until the catch-up has been given to the
+    /// writer.
     pub(super) async fn activate(
         &self,
         target: &Target,
@@ -69,9 +71,8 @@ impl Registry {
         }
     }
 
-    /// Copies the posts after the start of the range, up to its end. `joining` ends with the last
-    /// of
-    /// them on their way, or with an error.
+    /// Copies the posts after the start of the range, up to its end. `joining` is dropped after the
+    /// last of them was given to the writer, or on an error.
     async fn catch_up(
         &self,
         channel: &Channel,
@@ -99,7 +100,7 @@ impl Registry {
             let count = copies.len() as u64;
             let written = self.writer.submit(copies).await?;
             if is_last {
-                // The last: what fan-out writes from here on stands behind it.
+                // That was the last chunk: copies that fan-out writes from now on come after it.
                 drop(joining.take());
             }
             self.taken(written, count).await?;
@@ -107,11 +108,9 @@ impl Registry {
         Ok(())
     }
 
-    /// The next posts from `next` on, and whether they are the last. A direct read may be answered
-    /// by
-    /// a replica that lags: what it gives has no gap, but may end early. So where it ends, the
-    /// leader
-    /// says what comes next.
+    /// The next posts from `next` on, and whether they are the last. A replica that lags may answer
+    /// a direct read: its posts have no gap, but may end early. So the leader is asked what comes
+    /// after them.
     async fn page(
         &self,
         chat: &str,
@@ -159,7 +158,7 @@ impl Registry {
         copies
     }
 
-    /// Waits until a chunk is confirmed, and the reader has taken it.
+    /// Waits until a chunk is confirmed and the reader has processed it.
     async fn taken(&self, written: Ticket, count: u64) -> Result<(), RegistryError> {
         written.await.map_err(|error| match error.failed.into_iter().next() {
             Some((_, error)) => error,
@@ -169,25 +168,24 @@ impl Registry {
         self.reader_took().await
     }
 
-    /// Waits until the reader has taken what INBOX holds, so that one member's catch-up never
-    /// reaches the store's cap.
+    /// Waits until the reader has processed everything in INBOX, so that a member's catch-up never
+    /// reaches INBOX's cap.
     async fn reader_took(&self) -> Result<(), RegistryError> {
         let mark = self.connection.last_seq(&self.space.inbox_stream()).await?;
         let mut reader = self.reader.clone();
         match timeout(TAKEN_WITHIN, reader.passes(mark)).await {
             Ok(true) => Ok(()),
             _ => Err(NatsError::Timeout {
-                what: "the trusted reader to take a catch-up".to_owned(),
+                what: "the trusted reader to process a catch-up".to_owned(),
                 after: TAKEN_WITHIN,
             }
             .into()),
         }
     }
 
-    /// The end of the window that begins after `join`, and whether it is whole: it is not when
-    /// retention may have taken a post of it. A window shorter than what one subject holds cannot
-    /// have
-    /// lost any.
+    /// The end of the window that begins after `join`, and whether it is complete. It is not if
+    /// CHAT may have discarded a post of it. A window with fewer posts than the cap of one subject
+    /// cannot have lost any.
     pub(super) async fn window(
         &self,
         channel: &Channel,

@@ -1,4 +1,4 @@
-//! The inventory that a retirement reads before it deletes a lifecycle's member rows.
+//! The inventory that a retirement requests before it deletes a lifecycle's member rows.
 
 use cotal_rules::membership::{Inventory, InventoryAnswer, InventoryAsk};
 use cotal_wire::{Channel, Lifecycle};
@@ -6,8 +6,8 @@ use cotal_wire::{Channel, Lifecycle};
 use super::{Registry, RegistryError};
 
 impl Registry {
-    /// Serves `lifecycleMemberships`: fences the lifecycle unless its ACL row refuses reads by
-    /// itself, waits for the writes that had begun, then reads (INV-4).
+    /// Serves `lifecycleMemberships`: fences the lifecycle, unless its ACL row refuses reads by
+    /// itself; waits for the writes that had begun; then reads (INV-4).
     pub(crate) async fn inventory(
         &self,
         member: &Lifecycle,

@@ -1,7 +1,7 @@
-//! The reads of the members bucket that inventories wait for.
+//! The reads of the members bucket for inventories.
 //!
 //! Inventories that arrive together share one read of the bucket, and each one's read begins after
-//! it arrived (INV-2): the reader of the queue drains it, and only then asks for freshness.
+//! it arrived (INV-2): the task drains the queue first, and asks for freshness then.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::state::view::{Feed, View};
 
-/// Inventories that wait for the next read; beyond it their callers wait to be queued.
+/// Inventories that wait for the next read; when the queue is full, callers wait for a place.
 const QUEUE: usize = 256;
 
 type Ask = (Lifecycle, oneshot::Sender<Result<Vec<Channel>, NatsError>>);
 
-/// Asks for inventories.
+/// Requests inventories.
 #[derive(Debug, Clone)]
 pub(crate) struct Inventories(mpsc::Sender<Ask>);
 
 impl Inventories {
-    /// The channels of which `member` has a row, by a read that begins after this was asked.
+    /// The channels on which `member` has a row, from a read that begins after this call.
     pub(super) async fn of(&self, member: &Lifecycle) -> Result<Vec<Channel>, NatsError> {
         let (answer, channels) = oneshot::channel();
         self.0.send((member.clone(), answer)).await.map_err(|_| NatsError::Closed)?;
@@ -31,7 +31,7 @@ impl Inventories {
     }
 }
 
-/// Answers them, one read for all that wait.
+/// Answers all waiting inventories from one read.
 pub(crate) struct InventoryReader {
     view: Arc<View>,
     asks: mpsc::Receiver<Ask>,
@@ -65,7 +65,8 @@ impl InventoryReader {
         }
     }
 
-    /// Every row of the lifecycle, open or closed, also one whose latest value is garbled.
+    /// Every channel with a row of the lifecycle, open or closed, even if its latest value is
+    /// garbled.
     fn channels_of(&self, member: &Lifecycle) -> Vec<Channel> {
         let directory = self.view.directory();
         let rows = directory.memberships_of(member).into_iter().map(|(channel, _)| channel);

@@ -1,4 +1,4 @@
-//! `durableJoin`, and the joins that a daemon before this one left half done.
+//! `durableJoin`, and joins that an earlier daemon left half done.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::clock::now_ms;
 use crate::pipeline::join_barrier::JoinInProgress;
 use crate::state::view::{Feed, Seen};
 
-/// How long the view may take to apply a row just written.
+/// How long the view may take to apply a row that was just written.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Registry {
@@ -33,7 +33,7 @@ impl Registry {
         self.view.fresh(&[Feed::Acl, Feed::Channels]).await?;
         let member = self.lifecycle(caller, uid)?;
         if self.view.directory().class(channel) == DeliveryClass::Live {
-            let why = format!("{channel} is a live channel: it has no durable backstop to join");
+            let why = format!("{channel} is a live channel: it has no durable delivery to join");
             return Err(RegistryError::refused(Code::Invalid, why));
         }
         let target = self.target(channel, &member);
@@ -42,7 +42,7 @@ impl Registry {
         self.run_join(&target, Join::new(target.clone()), steps).await
     }
 
-    /// Finishes a join that a daemon before this one left half done.
+    /// Finishes a join that an earlier daemon left half done.
     pub(crate) async fn resume(
         &self,
         channel: &Channel,
@@ -58,7 +58,8 @@ impl Registry {
         };
         self.view.fresh(&[Feed::Channels]).await?;
         if self.view.directory().class(channel) == DeliveryClass::Live {
-            // Nothing is copied by membership there (FAN-7); the next join goes on with the row.
+            // A live channel makes no copies for members (FAN-7); the next join continues with the
+            // row.
             return Ok(());
         }
         let previous = self.before(&target, &steps.key, &row).await?;
@@ -67,7 +68,7 @@ impl Registry {
         self.run_join(&target, join, steps).await.map(drop)
     }
 
-    /// The closed row that stood before `row`, from the bucket's history.
+    /// The closed row before `row`, from the bucket's history.
     async fn before(
         &self,
         target: &Target,
@@ -99,7 +100,8 @@ impl Registry {
                 Step::End(end) => break end,
             };
             match &ask {
-                // Before the cursor is read, so that fan-out routes no later post without the row.
+                // Announced before the cursor is read, so that fan-out routes no later post without
+                // the row.
                 Ask::Cursor => steps.joining = Some(self.joins.begin()),
                 Ask::Write(write) if !write.is_undo => {
                     seen.get_or_insert_with(|| self.view.expect_member(&steps.key));
@@ -111,7 +113,7 @@ impl Registry {
         if join.left_a_row() {
             warn!(
                 space = %self.space, member = %target.member.principal, channel = %target.channel,
-                "the row of a refused join could not be taken back; the daemon that starts next does it"
+                "the row of a refused join could not be taken back; the next daemon takes it back at start"
             );
         }
         match end {
@@ -131,9 +133,8 @@ impl Registry {
         }
     }
 
-    /// When planning began to see the row; a row that was there before may have been missing from
-    /// any
-    /// plan.
+    /// When planning began to see the row. A row that was there before this join may have been
+    /// missing from any plan.
     async fn seen(
         &self,
         seen: Option<oneshot::Receiver<Seen>>,
@@ -147,7 +148,7 @@ impl Registry {
         let Some(seen) = seen else { return Ok(unknown) };
         let seen = timeout(SEEN_WITHIN, seen).await.map_err(|_| late())?.map_err(|_| late())?;
         if seen.revision < revision {
-            // An older change of the row was told first; the barrier brings ours in.
+            // The view reported an older change of the row first; the barrier waits for this one.
             self.view.fresh(&[Feed::Members]).await?;
             return Ok(unknown);
         }

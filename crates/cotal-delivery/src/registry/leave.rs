@@ -32,7 +32,8 @@ impl Registry {
                 Step::End(end) => break end,
             };
             match (&ask, &hold) {
-                // Before the cursor is read, so that no later post is released without it.
+                // Announced before the cursor is read, so that no later post is released without
+                // it.
                 (Ask::Cursor, _) => hold = Some(self.view.begin_leave(channel, &member)),
                 (Ask::Write(_), Some(hold)) => {
                     leave.cursor().into_iter().for_each(|cursor| hold.set_cursor(cursor));
@@ -59,7 +60,7 @@ impl Registry {
     }
 }
 
-/// Others are faster.
+/// The refusal of a change that lost too many conflicts.
 pub(super) fn busy() -> RegistryError {
     RegistryError::refused(Code::Conflict, "the row keeps changing; try again")
 }

@@ -1,7 +1,8 @@
 //! The membership registry: durable joins and leaves, ordered by stream sequence.
 //!
-//! Invariant: only this writes member rows, by compare-and-set, and a join is reported durable only
-//! when every post since its cursor has been copied (`docs/wire.md` §5, *Join*).
+//! Invariant: only the registry writes joins and leaves to member rows, by compare-and-set. A join
+//! is reported as durable only after every post since its cursor was copied (`docs/wire.md` §5,
+//! *Join*).
 
 mod activation;
 mod inventory;
@@ -50,7 +51,8 @@ pub(crate) struct Registry {
     inventories: Inventories,
 }
 
-/// Starts the registry: the reads of its inventories, and the joins that are half done.
+/// Starts the registry: the task that reads inventories, and the task that finishes half-done
+/// joins.
 pub(crate) fn spawn(context: &LaneContext, pipeline: &Pipeline, joins: Joins) -> Arc<Registry> {
     let (inventories, reader) = inventories(&context.view);
     context.spawn("the inventories", reader.run(context.stop.clone()));
@@ -73,13 +75,13 @@ pub(crate) fn spawn(context: &LaneContext, pipeline: &Pipeline, joins: Joins) ->
     registry
 }
 
-/// A refusal, or a broker that did not let the operation be done.
+/// A refusal, or an error of the broker.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     #[error("{}", .0.reason)]
     Refused(Refusal),
     /// A process that was paused in the middle of a change leaves it to the daemon that serves now.
-    #[error("the daemon stopped serving meanwhile; try again")]
+    #[error("the daemon stopped serving in the meantime; try again")]
     NotServing,
     #[error(transparent)]
     Nats(#[from] NatsError),
@@ -90,23 +92,22 @@ impl RegistryError {
         Self::Refused(Refusal { code, reason: reason.into() })
     }
 
-    /// The reply that tells the caller.
+    /// The reply for the caller.
     pub(crate) fn reply(&self) -> Reply {
         match self {
             Self::Refused(refusal) => Reply::refused(refusal.code, refusal.reason.clone()),
             Self::NotServing => Reply::refused(Code::NotReady, self.to_string()),
             Self::Nats(error) => Reply::refused(
                 Code::Unavailable,
-                format!("the daemon could not finish it: {error}; try again"),
+                format!("the daemon could not complete the request: {error}; try again"),
             ),
         }
     }
 }
 
 impl Registry {
-    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, but for
-    /// channels that
-    /// its ACL does not cover any more: nothing of those is released to it.
+    /// Serves `listMemberships`: the open memberships of the caller's live lifecycle, without
+    /// channels that its ACL no longer covers, because nothing is released from those.
     pub(crate) async fn list(&self, caller: &Principal) -> Result<Memberships, RegistryError> {
         self.view.fresh(&[Feed::Acl, Feed::Members]).await?;
         let member = self.lifecycle(caller, None)?;
@@ -126,7 +127,7 @@ impl Registry {
         Ok(Memberships { memberships })
     }
 
-    /// Waits for a turn at a lifecycle's rows; one that is being retired gets none.
+    /// Waits for the lock on a lifecycle's rows; refuses a lifecycle that is being retired.
     async fn turn(&self, member: &Lifecycle) -> Result<RowLock<'_>, RegistryError> {
         let turn = self.turns.take(member).await;
         turn.ok_or_else(|| RegistryError::refused(Code::Retired, "this lifecycle is being retired"))
@@ -148,7 +149,7 @@ impl Registry {
         self.lifecycle_now(caller, None).await
     }
 
-    /// Which lifecycle of the caller is meant, as of now.
+    /// The lifecycle of the caller that is meant, as of now.
     pub(crate) async fn lifecycle_now(
         &self,
         caller: &Principal,
@@ -158,7 +159,7 @@ impl Registry {
         self.lifecycle(caller, uid)
     }
 
-    /// Which lifecycle of the caller is meant.
+    /// The lifecycle of the caller that is meant.
     fn lifecycle(
         &self,
         caller: &Principal,

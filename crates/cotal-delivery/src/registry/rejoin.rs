@@ -1,9 +1,8 @@
-//! A rejoin keeps what its member's earlier memberships still owe.
+//! A rejoin must not push out rows that undelivered posts still need.
 //!
-//! Posts of an earlier interval may be on their way when its member joins again, and whose they are
-//! is told by its rows alone. The bucket keeps a few rows of each key, so a membership is begun
-//! only
-//! when none that is still needed is pushed out by it.
+//! Posts of an earlier interval may still be in progress when the member joins again, and only its
+//! old rows tell that they are its own. The bucket keeps a few rows of each key, so a new
+//! membership begins only when it pushes out no row that is still needed.
 
 use std::time::Duration;
 
@@ -18,17 +17,17 @@ use tokio::time::{sleep, timeout};
 use super::{Registry, RegistryError};
 use crate::state::view::Feed;
 
-/// What a membership writes: an opened row, an activated one and a closed one.
+/// Rows that one membership writes: opened, activated and closed.
 const ROWS: usize = 3;
 /// How long a rejoin waits for posts of earlier memberships; clients wait for 20 s.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The broker tells nobody how far a consumer has come.
+/// The broker sends no event when a consumer makes progress, so it is asked this often.
 const PROGRESS_POLL_EVERY: Duration = Duration::from_millis(50);
-/// Between two looks at what is parked: each reads the dead bucket.
+/// How often the dead bucket is read for parked entries.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Registry {
-    /// Waits until every closed row that the next membership would push out has served its purpose.
+    /// Waits until no closed row that the next membership would push out is needed any more.
     pub(super) async fn make_room(
         &self,
         key: &str,
@@ -53,9 +52,8 @@ impl Registry {
         }
     }
 
-    /// Waits until every post up to `cursor` is copied and every copy judged, and none that the
-    /// member
-    /// may still get of the channel is parked.
+    /// Waits until every post up to `cursor` is copied and every copy judged, and no entry of the
+    /// member on the channel is parked.
     async fn worked_off(
         &self,
         channel: &Channel,
@@ -68,8 +66,8 @@ impl Registry {
         }
         let inbox = self.space.inbox_stream();
         let copied = self.connection.last_seq(&inbox).await?;
-        // What another owner's waiting entry holds up in the consumer, the reader may have taken
-        // long ago.
+        // The reader may have processed everything long ago, while another owner's waiting entry
+        // holds the consumer's ack floor down.
         while self.reader.done() < copied && !self.has_passed(&inbox, READER, copied).await? {
             sleep(PROGRESS_POLL_EVERY).await;
         }
@@ -85,7 +83,7 @@ impl Registry {
         Ok(idle || info.ack_floor.stream_seq >= seq)
     }
 
-    /// Whether an entry of the member on the channel is tried from the dead bucket.
+    /// Whether an entry of the member on the channel is parked.
     async fn is_parked(&self, channel: &Channel, member: &Lifecycle) -> Result<bool, NatsError> {
         let dead = Bucket::new(&self.connection, &self.space.bucket(names::Bucket::Dead));
         if self.connection.stream_state(dead.stream()).await?.messages == 0 {

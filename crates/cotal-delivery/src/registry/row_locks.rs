@@ -1,7 +1,7 @@
-//! Whose turn it is: one change of a lifecycle's member rows at a time, and none once it is fenced.
+//! Locks on member rows: one change of a lifecycle's rows at a time, and none once it is fenced.
 //!
-//! Invariant (INV-4): an inventory that raises a fence reads only after every write that had begun
-//! before has finished, and no write begins after it.
+//! Invariant (INV-4): an inventory that fences a lifecycle reads only after every write that had
+//! begun before has finished, and no write begins after the fence.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,19 +11,19 @@ use tokio::sync::MutexGuard;
 
 use crate::striped::StripedLocks;
 
-/// The locks of a registry, by lifecycle: an agent's requests are worked on one after the other
-/// anyway.
+/// The locks of a registry, by lifecycle. One per lifecycle is enough, because an agent's requests
+/// are processed one after the other anyway.
 #[derive(Debug, Default)]
 pub(crate) struct RowLocks {
     lifecycles: StripedLocks,
     fenced: Mutex<HashSet<Lifecycle>>,
 }
 
-/// A turn at the rows of one lifecycle.
+/// The lock on the rows of one lifecycle.
 pub(crate) struct RowLock<'a>(#[expect(dead_code, reason = "held, never read")] MutexGuard<'a, ()>);
 
 impl RowLocks {
-    /// Waits for a turn at the rows of `member`; `None` when it is fenced.
+    /// Waits for the lock on the rows of `member`; `None` if the lifecycle is fenced.
     pub(super) async fn take(&self, member: &Lifecycle) -> Option<RowLock<'_>> {
         let turn = self.lifecycles.lock(member).await;
         (!self.is_fenced(member)).then_some(RowLock(turn))
@@ -33,12 +33,12 @@ impl RowLocks {
         self.fenced.lock().unwrap_or_else(PoisonError::into_inner).contains(member)
     }
 
-    /// Refuses every later turn of `member` on this process.
+    /// Refuses every later change of `member`'s rows on this process.
     pub(super) fn fence(&self, member: &Lifecycle) {
         self.fenced.lock().unwrap_or_else(PoisonError::into_inner).insert(member.clone());
     }
 
-    /// Waits until the change of `member` that had begun has finished.
+    /// Waits until a change of `member`'s rows that had begun has finished.
     pub(super) async fn settled(&self, member: &Lifecycle) {
         drop(self.lifecycles.lock(member).await);
     }

@@ -1,4 +1,4 @@
-//! Member and ACL rows as the leader has them at this moment.
+//! Member and ACL rows, read from the leader.
 
 use cotal_nats::{Entry, NatsError};
 use cotal_rules::directory::{Acl, Membership};
@@ -10,8 +10,8 @@ use super::{Registry, RegistryError};
 use crate::state::view::Feed;
 
 impl Registry {
-    /// The row as the leader has it. A garbled value is no row and no absence: the last valid one
-    /// stands.
+    /// The row, read from the leader. If the value cannot be parsed, the last valid row is in
+    /// force.
     pub(super) async fn read_row(
         &self,
         key: &str,
@@ -34,7 +34,7 @@ impl Registry {
         Ok(Stored { membership, revision })
     }
 
-    /// The ACL row as the leader has it now.
+    /// The ACL row, read from the leader.
     pub(super) async fn read_acl(&self, member: &Lifecycle) -> Result<Option<AclRow>, NatsError> {
         let entry: Option<Entry> = self.view.kv(Feed::Acl).get(&member.dotted()).await?;
         let Some(value) = entry.as_ref().and_then(Entry::live) else {
@@ -53,9 +53,9 @@ impl Registry {
 
     /// Writes a row or a deletion over exactly the revision that the write names.
     ///
-    /// Not as a creation, which would write once more over a marker that it meets: by then the
-    /// process
-    /// may have been paused. A conflict begins the change anew instead.
+    /// This is an update even if the key is absent. A create would retry over a deletion marker,
+    /// and the process may have been paused before that retry. With an update such a case is a
+    /// conflict, and the change starts again.
     pub(super) async fn write(&self, key: &str, write: &RowWrite) -> Result<u64, NatsError> {
         let fenced = self.view.kv(Feed::Members);
         let kv = if write.is_undo { &fenced.beyond_the_fence() } else { fenced };
@@ -77,7 +77,7 @@ impl Registry {
     }
 }
 
-/// Stands for a tombstone that is known and garbled over.
+/// A substitute for a tombstone that is known, but whose stored value is garbled.
 fn tombstone() -> AclRow {
     AclRow {
         allow_subscribe: Vec::new(),

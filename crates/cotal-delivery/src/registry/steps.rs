@@ -10,17 +10,17 @@ use cotal_wire::names::member_key;
 use super::{Registry, RegistryError};
 use crate::pipeline::join_barrier::JoinInProgress;
 
-/// How long an unanswered request waits for the connection before it is asked about. A lane whose
-/// broker is away for longer ends.
+/// How long to wait for the connection after a request that was not answered. A lane whose broker
+/// is away for longer ends.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The shell of one change.
+/// Performs one change.
 pub(super) struct Steps<'a> {
     registry: &'a Registry,
     target: &'a Target,
     /// The key of the row.
     pub(super) key: String,
-    /// Holds fan-out from before the join cursor is read.
+    /// Makes fan-out wait, from before the join cursor is read.
     pub(super) joining: Option<JoinInProgress>,
     failed: Option<RegistryError>,
 }
@@ -31,7 +31,7 @@ impl<'a> Steps<'a> {
         Self { registry, target, key, joining: None, failed: None }
     }
 
-    /// Does one step. What went wrong is kept for [`Self::error`].
+    /// Performs one step. An error is kept for [`Self::error`].
     pub(super) async fn perform(&mut self, ask: Ask) -> Answer {
         let error = match self.try_to(ask).await {
             Ok(answer) => return answer,
@@ -44,7 +44,7 @@ impl<'a> Steps<'a> {
             RegistryError::Nats(_) | RegistryError::Refused(_) => Answer::Failed,
         };
         if answer == Answer::NoAnswer {
-            // Whether it is there now is told by the next request.
+            // The next request shows whether the connection is back.
             let _ = self.registry.connection.connected(CONNECTED_WITHIN).await;
         }
         self.failed = Some(error);
@@ -71,25 +71,25 @@ impl<'a> Steps<'a> {
                 Answer::Window { end, whole }
             }
             Ask::CatchUp { .. } => {
-                let why = "this change copies no posts; report it";
+                let why = "internal error: this change must not copy posts; please report it";
                 return Err(RegistryError::refused(Code::Unavailable, why));
             }
         })
     }
 
     async fn write(&self, write: &RowWrite) -> Result<u64, RegistryError> {
-        // What takes back this change's own write is written in any case: no other daemon knows of
-        // it.
+        // A write that takes back this change's own row is made in any case, because no other
+        // daemon knows of it.
         if !write.is_undo {
             self.registry.serves()?;
         }
         Ok(self.registry.write(&self.key, write).await?)
     }
 
-    /// What the broker said last, for a change that has failed.
+    /// The last error, for a change that has failed.
     pub(super) fn error(self) -> RegistryError {
         self.failed.unwrap_or_else(|| {
-            RegistryError::refused(Code::Unavailable, "the change was not done; try again")
+            RegistryError::refused(Code::Unavailable, "the change was not made; try again")
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Joins that a daemon before this one left half done: they are finished at the start, and fan-out
-//! lets them go first, because it would write to their members newer posts than those of the
+//! Joins that an earlier daemon left half done: they are finished at the start. Fan-out waits for
+//! them, because otherwise it would write posts to their members that are newer than those of the
 //! catch-up.
 
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::Registry;
 use crate::lane::context::LaneContext;
 use crate::pipeline::join_barrier::{JoinBarrier, JoinInProgress};
 
-/// The joins of a lane: the barrier that they raise, and those that are half done.
+/// The barrier of a lane's joins, and the joins that are half done.
 pub(crate) struct Joins {
     pub(crate) barrier: JoinBarrier,
     pub(super) unfinished: Vec<UnfinishedJoin>,
 }
 
-/// Fan-out waits until it is dropped.
+/// A half-done join; fan-out waits until this is dropped.
 pub(super) struct UnfinishedJoin {
     channel: Channel,
     member: Lifecycle,
     joining: JoinInProgress,
 }
 
-/// All that the view knows; asked for before fan-out starts.
+/// Every half-done join that the view knows; to be called before fan-out starts.
 pub(crate) fn joins(context: &LaneContext) -> Joins {
     let barrier = JoinBarrier::default();
     let unfinished = begin(&barrier, context.view.directory().half_joined());
@@ -40,7 +40,7 @@ fn begin(barrier: &JoinBarrier, found: Vec<(Channel, Lifecycle)>) -> Vec<Unfinis
 }
 
 impl Registry {
-    /// Finishes what is half done, one after the other, also what another daemon leaves half done
+    /// Finishes the half-done joins one after the other, then those that another daemon leaves
     /// while this one serves, until told to stop.
     pub(super) async fn finish(
         self: Arc<Self>,
@@ -70,7 +70,7 @@ impl Registry {
             };
             if let Err(error) = resumed {
                 let space = &self.space;
-                warn!(%space, %error, "a half-done join is not finished; it waits for the member to join again");
+                warn!(%space, %error, "a half-done join could not be finished; it continues when the member joins again");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Follows the anycast bucket, and puts records back that were overwritten with garbage.
+//! Watches the anycast bucket, and restores records that were overwritten with garbage.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::state::view::ViewError;
 use crate::state::watching::watch_all;
 
 impl RequestKeeper {
-    /// Follows the bucket until its watch ends for good.
+    /// Watches the bucket until the watch ends for good.
     pub(super) async fn follow(&self) -> Result<(), ViewError> {
         let records = &self.records;
         let mut watch = watch_all(&records.kv).await?;
@@ -45,7 +45,7 @@ impl RequestKeeper {
         }
     }
 
-    /// Writes the last valid record over garbage, or a deletion where there was none.
+    /// Writes the last valid record over garbage, or a deletion if there was none.
     async fn repair(&self, seq: u64, revision: u64, why: &str) {
         let records = &self.records;
         records.garbled.fetch_add(1, Ordering::Relaxed);
@@ -71,10 +71,10 @@ impl RequestKeeper {
         match repaired.await {
             Ok(()) => warn!(space = %self.space, seq, "a garbled request record was repaired"),
             Err(error) if error.is_conflict() => {
-                debug!(space = %self.space, seq, "a garbled request record was replaced meanwhile");
+                debug!(space = %self.space, seq, "a garbled request record was replaced before it could be repaired");
             }
             Err(error) => {
-                warn!(space = %self.space, seq, %error, "a garbled request record stays");
+                warn!(space = %self.space, seq, %error, "could not repair a garbled request record");
             }
         }
     }

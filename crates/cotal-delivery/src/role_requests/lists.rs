@@ -1,4 +1,4 @@
-//! Listings: a sender's own requests, and what stands on the queue.
+//! Lists of requests: a sender's own, and those on the queue.
 
 use cotal_nats::{Get, NatsError};
 use cotal_rules::anycast::{Record, is_let_go};
@@ -9,7 +9,8 @@ use cotal_wire::rows::{Outcome, RequestRow, RequestState};
 use super::{RequestKeeper, is_same};
 
 impl RequestKeeper {
-    /// Serves `anycastList`: what the lifecycle sent and is still known, by sequence.
+    /// Serves `anycastList`: the requests that the lifecycle sent and that are still known, by
+    /// sequence.
     pub(crate) async fn list(
         &self,
         member: &Lifecycle,
@@ -34,13 +35,13 @@ impl RequestKeeper {
         Ok(page(all))
     }
 
-    /// Serves `standingRequests`: what stands on the queue, oldest first.
+    /// Serves `standingRequests`: the requests on the queue, oldest first.
     pub(crate) async fn standing(&self, after: u64) -> Result<ListedRequests, NatsError> {
         let created = self.created().await?;
         Ok(page(self.walk(&self.space.svc_all(), after, &created).await?))
     }
 
-    /// One request more than fits on a page.
+    /// Reads one request more than fits on a page.
     async fn walk(
         &self,
         filter: &str,
@@ -78,7 +79,7 @@ impl RequestKeeper {
     }
 }
 
-/// Where a recorded request stands, as long as it is on the queue.
+/// The state of a recorded request while it is on the queue.
 fn standing(row: &RequestRow) -> Standing {
     let outcome = row.result.as_ref().map(|result| result.outcome);
     match (row.state, outcome) {

@@ -1,7 +1,8 @@
-//! The keeper of role requests: who took each, and which their senders took back (ANY-1 to ANY-6).
+//! The keeper of role requests: who took each one, and which were cancelled by their senders (ANY-1
+//! to ANY-6).
 //!
-//! Every change is decided by `cotal_rules::anycast` over what the leaders have at this moment, and
-//! is a compare-and-set of one row. Invariant: a row that owes its sender a notice is never
+//! Every change is decided by `cotal_rules::anycast`, from what the leaders have at that moment,
+//! and is a compare-and-set of one row. Invariant: a row whose notice is not marked yet is never
 //! replaced before the notice is confirmed and marked.
 
 mod following;
@@ -36,10 +37,10 @@ use crate::striped::StripedLocks;
 use records::{Found, Records, may_write};
 use roles::Roles;
 
-/// Rounds of compare-and-set before a caller is told that others are faster.
+/// Attempts at compare-and-set before a caller is told that the record keeps changing.
 const ROUNDS: usize = 16;
 
-/// The records of one lane and everything that is done to them.
+/// The records of one lane, and the operations on them.
 pub(crate) struct RequestKeeper {
     space: Space,
     connection: Connection,
@@ -51,7 +52,7 @@ pub(crate) struct RequestKeeper {
     turns: StripedLocks,
 }
 
-/// What was read for one decision: TASK's creation time was the same before and after.
+/// What was read for one decision. TASK's creation time was the same before and after.
 struct Looked {
     created: String,
     request: Option<Request>,
@@ -89,12 +90,12 @@ impl RequestKeeper {
         }
     }
 
-    /// How many values were met that are no record.
+    /// How many values were seen that cannot be parsed.
     pub(crate) fn garbled(&self) -> u64 {
         self.records.garbled()
     }
 
-    /// One decision at a time about one request.
+    /// Waits for the lock on one request: one decision about it at a time.
     async fn turn(&self, seq: u64) -> MutexGuard<'_, ()> {
         self.turns.lock(&seq).await
     }
@@ -113,10 +114,13 @@ impl RequestKeeper {
                 return Ok(Looked { created, request: request?, found: found? });
             }
         }
-        Err(RegistryError::refused(Code::Unavailable, "the task stream keeps being recreated"))
+        Err(RegistryError::refused(
+            Code::Unavailable,
+            "the task stream keeps being re-created; try again",
+        ))
     }
 
-    /// The request at `seq`, while it stands on TASK.
+    /// The request at `seq`, if it is stored on TASK.
     async fn request(&self, seq: u64) -> Result<Option<Request>, NatsError> {
         if seq == 0 {
             return Ok(None);
@@ -126,7 +130,7 @@ impl RequestKeeper {
         Ok(parsed.map(|(role, sender)| Request { role, sender }))
     }
 
-    /// Deletes a cancelled request, unless TASK was created anew since it was looked at.
+    /// Deletes a cancelled request, unless TASK was created again since `looked`.
     async fn delete(&self, seq: u64, looked: &Looked) -> Result<(), NatsError> {
         if !is_same(&self.created().await?, &looked.created) {
             return Ok(());
@@ -141,17 +145,18 @@ impl RequestKeeper {
     fn frontier(&self, member: &Lifecycle, created: &str) -> u64 {
         match self.view.directory().acl(member) {
             Acl::Row(row) => cotal_rules::anycast::frontier(row, created),
-            // It has no requests that anybody could still ask about.
+            // Such a lifecycle has no requests that anybody could still ask about.
             Acl::Retired | Acl::Absent => u64::MAX,
         }
     }
 
-    /// Whether no agent of this name lives.
+    /// Whether the principal has no live lifecycle.
     fn is_gone(&self, holder: &Principal) -> bool {
         matches!(self.view.directory().live_lifecycle(holder), Resolved::None)
     }
 
-    /// Whether a later lifecycle bears the sender's name by now: it sent nothing at `seq`.
+    /// Whether a later lifecycle has the sender's name by now, so that the request at `seq` is not
+    /// its own.
     fn is_succeeded(&self, sender: &Principal, seq: u64, created: &str) -> bool {
         let live = self.view.directory().live_lifecycle(sender);
         matches!(live, Resolved::One(member) if seq <= self.frontier(&member, created))

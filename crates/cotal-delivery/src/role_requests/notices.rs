@@ -1,7 +1,8 @@
-//! What senders are told: who has their request (ANY-3).
+//! Notices to senders: who has taken their request (ANY-3).
 //!
-//! Invariant: a notice is recorded before it is sent, because the unmarked row is its record, and
-//! marked after. A crash between makes it be sent again, under the id on which repeats collapse.
+//! Invariant: a notice is recorded before it is sent (the unmarked row is that record), and marked
+//! afterwards. After a crash in between it is sent again under the same id, so the broker discards
+//! the repeat.
 
 use cotal_nats::NatsError;
 use cotal_rules::anycast::{Notice, Record, marked, owed};
@@ -16,13 +17,13 @@ use crate::daemon_message::daemon_message;
 use crate::state::view::Feed;
 
 impl RequestKeeper {
-    /// Sends what a standing record owes, and marks it.
+    /// Sends the notice that a stored record still needs, and marks it.
     pub(super) async fn settle(&self, record: &Record) -> Result<(), NatsError> {
         let before = self.records.before(record).await?;
         self.tell(record, before.as_ref()).await
     }
 
-    /// The same, where the record that it replaced is known.
+    /// The same, if the record that it replaced is known.
     pub(super) async fn tell(
         &self,
         record: &Record,
@@ -42,12 +43,12 @@ impl RequestKeeper {
         }
     }
 
-    /// Tells after a take, which stands whether or not its sender can be told now: the next take or
-    /// sweep tries it again.
+    /// Notifies the sender after a take. If that fails, the take stays recorded, and the next take
+    /// or sweep tries again.
     pub(super) async fn tell_or_leave(&self, record: &Record, before: Option<&RequestRow>) {
         if let Err(error) = self.tell(record, before).await {
             let seq = record.row.seq;
-            warn!(space = %self.space, seq, %error, "the sender of a request is told later");
+            warn!(space = %self.space, seq, %error, "could not notify the sender of a request yet; retrying later");
         }
     }
 
@@ -59,7 +60,7 @@ impl RequestKeeper {
         let ack = sent.await?;
         info!(
             space = %self.space, seq = notice.seq, holder = %notice.holder,
-            repeated = ack.duplicate, "the sender of a request knows its holder"
+            repeated = ack.duplicate, "the sender of a request was told its holder"
         );
         Ok(())
     }
@@ -67,7 +68,7 @@ impl RequestKeeper {
     fn message(&self, notice: &Notice, at: i64) -> Message {
         let Notice { seq, role, holder, .. } = notice;
         let text = match notice.kind {
-            NoticeKind::Taken => format!("{holder} has your request {seq} to {role}"),
+            NoticeKind::Taken => format!("{holder} has taken your request {seq} to {role}"),
             NoticeKind::Moved => format!("your request {seq} to {role} moved to {holder}"),
         };
         let data =

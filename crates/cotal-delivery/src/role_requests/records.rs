@@ -1,7 +1,8 @@
-//! The rows of the anycast bucket: as the leader has them, and as this process last knew them.
+//! The rows of the anycast bucket, as the leader has them and as this process last saw them.
 //!
-//! Invariant: a value that is not exactly a record is no record and no absence. The last valid one
-//! stands, from the bucket's history or from memory, is reported, and is written back.
+//! Invariant: a value that cannot be parsed is neither a record nor a deletion. The last valid
+//! record, from the bucket's history or from memory, stays in force and is written back; the
+//! garbage is logged.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::lease::gate::Gate;
 
-/// The bucket and what is known of it: a few hundred bytes for each request of the last day.
+/// The bucket, and the records known of it: a few hundred bytes for each request of the last day.
 pub(super) struct Records {
     pub(super) space: Space,
     pub(super) kv: Kv,
@@ -28,12 +29,12 @@ pub(super) struct Records {
     pub(super) garbled: AtomicU64,
 }
 
-/// What stands under a key.
+/// The record that is in force under a key.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The record in force, with the revision that a change must name.
     pub(super) record: Option<Record>,
-    /// Without a record: the garbage that a new one must replace.
+    /// If there is no record: the revision of the garbage that a new one must replace.
     pub(super) garbage: Option<u64>,
 }
 
@@ -53,18 +54,18 @@ impl Records {
         self.garbled.load(Ordering::Relaxed)
     }
 
-    /// Everything known, for a look that decides nothing.
+    /// Every known record, for uses that decide nothing.
     pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Record>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the first scan of the bucket is in.
+    /// Waits until the watch has made its first scan.
     pub(super) async fn scanned(&self) {
         // The sender lives as long as this does.
         let _ = self.scanned.subscribe().wait_for(|scanned| *scanned).await;
     }
 
-    /// The record as the leader has it.
+    /// The record, read from the leader.
     pub(super) async fn read(&self, seq: u64) -> Result<Found, NatsError> {
         let Some(entry) = self.kv.get(&request_key(seq)).await? else {
             self.known().remove(&seq);
@@ -84,8 +85,9 @@ impl Records {
         }
     }
 
-    /// What stands behind the garbage at `revision`. Neither source alone has all: a flood of
-    /// garbage empties the history, and memory knows nothing from before this process.
+    /// The record in force before the garbage at `revision`. History and memory complete each
+    /// other: a flood of garbage pushes valid rows out of the history, and memory has nothing from
+    /// before this process.
     pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
         let history = self.kv.history(&request_key(seq)).await?;
         let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
@@ -101,8 +103,8 @@ impl Records {
         })
     }
 
-    /// The take that the record replaced, or none when it is the first. Garbage that lies between
-    /// is passed over, and so is the same take as it was written back over garbage.
+    /// The take that the record replaced; none if the record is the first. Garbage in between is
+    /// skipped, and so is the same take when it was written back over garbage.
     pub(super) async fn before(&self, record: &Record) -> Result<Option<RequestRow>, NatsError> {
         let seq = record.row.seq;
         let entries = self.kv.history(&request_key(seq)).await?;
@@ -118,7 +120,7 @@ impl Records {
         Ok(None)
     }
 
-    /// Writes over what was found.
+    /// Writes over the record or the garbage that was found.
     pub(super) async fn write(
         &self,
         write: &RecordWrite,
@@ -138,7 +140,7 @@ impl Records {
         Ok(record)
     }
 
-    /// Removes a record with its history.
+    /// Deletes a record with its history.
     pub(super) async fn remove(&self, seq: u64, revision: u64) -> Result<(), NatsError> {
         may_write(&self.gate, || format!("the removal of record {seq}"))?;
         let marker = self.kv.purge(&request_key(seq), Some(revision)).await?;
@@ -146,7 +148,7 @@ impl Records {
         Ok(())
     }
 
-    /// Results can be large, and only their sender reads them, from the bucket.
+    /// Results can be large, and only their sender reads them, from the bucket: memory drops them.
     pub(super) fn note(&self, mut record: Record) {
         if let Some(result) = &mut record.row.result {
             result.parts = Vec::new();
@@ -172,7 +174,7 @@ impl Found {
     }
 }
 
-/// Refuses once the lane has stopped serving: a process that was paused in the middle of a change
+/// Refuses once the lane has stopped serving. A process that was paused in the middle of a change
 /// leaves it to the daemon that serves now.
 pub(super) fn may_write(gate: &Gate, what: impl FnOnce() -> String) -> Result<(), NatsError> {
     if gate.is_open() { Ok(()) } else { Err(NatsError::Withheld { what: what() }) }

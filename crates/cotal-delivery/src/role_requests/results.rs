@@ -1,4 +1,4 @@
-//! What came of a role request, as its holder says (`result`).
+//! The result of a role request, as its holder reports it (`result`).
 
 use cotal_rules::anycast::{self as rules, Finish, FinishStep};
 use cotal_wire::Principal;
@@ -22,7 +22,7 @@ impl Takes {
         let size = serde_json::to_vec(&result.parts).map_or(usize::MAX, |parts| parts.len());
         if size > MAX_RESULT {
             let why = format!(
-                "the result has {size} bytes, at most {MAX_RESULT} are kept: send the rest as a direct message"
+                "the result has {size} bytes, but at most {MAX_RESULT} are kept; send the rest as a direct message"
             );
             return Reply::refused(Code::TooLarge, why);
         }
@@ -35,7 +35,7 @@ impl Takes {
 }
 
 impl RequestKeeper {
-    /// Records a result, or says why not.
+    /// Records a result, or returns why it is refused.
     async fn finish(
         &self,
         holder: &Principal,

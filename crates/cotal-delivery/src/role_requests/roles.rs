@@ -1,10 +1,10 @@
-//! Which role a caller holds, as the tags of its own connections say.
+//! The role of a caller, from the tags of its own connections.
 //!
-//! The broker lets every agent with a role ask for a take, of any sequence. Without this an agent
-//! of one role could take the requests of another, unseen, and so keep them from their holders. A
-//! role belongs to a credential; the account's census shows it. Where no census can be had, roles
-//! are not told apart; a caller that a census does not show has proven nothing, for it may have
-//! left on purpose.
+//! The broker lets every agent with a role request a take of any sequence. Without this check an
+//! agent of one role could take the requests of another role, unnoticed, and so keep them from
+//! their holders. The role is in the credential, and the account's census shows it. If no census is
+//! possible, roles are not checked. A caller that a census does not show is refused, because it may
+//! have disconnected on purpose. left on purpose.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -16,25 +16,26 @@ use tracing::warn;
 
 use crate::census::Scanner;
 
-/// A credential can be replaced by one of another role; then this is how long the old one counts.
+/// How long a role from a census counts; the credential may have been replaced by one of another
+/// role.
 const BELIEVED_FOR: Duration = Duration::from_secs(600);
-/// Callers of the wrong role make a new census at most this often.
+/// Callers of the wrong role cause a new census at most this often.
 const RESCAN: Duration = Duration::from_secs(5);
-/// A census that could not be had is tried again after this long.
+/// How long after a failed census the next one is tried.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// What is known of a caller.
+/// What is known of a caller's role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Held {
-    /// It holds this role: the wanted one, if it holds that too.
+    /// It holds this role; if it holds several, the requested one.
     Role(Role),
-    /// No connection of it with a role is there.
+    /// It has no connection with a role.
     Unseen,
-    /// Roles cannot be told apart here.
+    /// Roles cannot be checked here.
     Untold,
 }
 
-/// The roles of everyone who was connected at the last census.
+/// The roles of every principal that was connected at the last census.
 pub(super) struct Roles {
     scanner: Scanner,
     last: Mutex<Option<Census>>,
@@ -43,12 +44,12 @@ pub(super) struct Roles {
 
 struct Census {
     began: Instant,
-    /// `None` when it could not be had.
+    /// `None` if the census failed.
     roles: Option<HashMap<Principal, BTreeSet<Role>>>,
 }
 
 impl Census {
-    /// What it says of a caller that asked at `asked`, unless one that is taken now could say
+    /// What this census says about a caller that asked at `asked`; `None` if a new census could say
     /// something else.
     fn says(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<Held> {
         let roles = self.roles.as_ref();
@@ -68,7 +69,7 @@ impl Roles {
         Self { scanner, last: Mutex::default(), scanning: TurnMutex::default() }
     }
 
-    /// What `caller` holds of what a request wants.
+    /// The role of `caller`, for a request to the role `wanted`.
     pub(super) async fn of(&self, caller: &Principal, wanted: &Role) -> Held {
         let asked = Instant::now();
         if let Some(held) = self.known(caller, wanted, asked) {
@@ -84,7 +85,7 @@ impl Roles {
             Ok(roles) => Some(roles),
             Err(error) => {
                 let space = self.scanner.space();
-                warn!(%space, %error, "the roles of callers cannot be told apart");
+                warn!(%space, %error, "the roles of callers cannot be checked");
                 None
             }
         };
@@ -117,11 +118,11 @@ mod tests {
         let census = |began, roles| Census { began, roles };
         let after = census(began, Some(roles.clone()));
         let wanted = role("reviewer");
-        // Whoever left before it was looked at has proven nothing.
+        // A caller that left before the census is not proven to hold the role.
         assert_eq!(after.says(&who("gone"), &wanted, asked), Some(Held::Unseen));
         assert_eq!(after.says(&who("eve"), &wanted, asked), Some(Held::Role(role("cook"))));
         assert_eq!(after.says(&who("eve"), &role("cook"), asked), Some(Held::Role(role("cook"))));
-        // One from before the question shows only who was there already.
+        // A census from before the question shows only principals that were connected by then.
         let earlier = census(asked, Some(roles));
         let later = asked + Duration::from_millis(1);
         assert_eq!(earlier.says(&who("new"), &wanted, later), None);

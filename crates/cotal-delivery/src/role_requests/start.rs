@@ -1,4 +1,4 @@
-//! How the keeper of role requests is started.
+//! Starts the keeper of role requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::control::rail::{self, Rail};
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 
-/// Starts the keeper of role requests and answers on the rail of takes; records are swept `every`
-/// so often.
+/// Starts the keeper of role requests, and answers on the rail of takes. Records are swept at the
+/// interval `every`.
 pub(crate) async fn spawn(
     context: &LaneContext,
     rail: &Rail,

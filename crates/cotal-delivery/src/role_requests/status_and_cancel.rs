@@ -1,4 +1,4 @@
-//! What senders ask about their own requests (ANY-4, ANY-5).
+//! Requests of senders about their own role requests (ANY-4, ANY-5).
 
 use cotal_nats::NatsError;
 use cotal_rules::anycast::{self as rules, Caller, CancelStep, Status, SweepStep};
@@ -35,8 +35,8 @@ impl RequestKeeper {
         })
     }
 
-    /// Notes at once that the request has left the queue, when that shows, so that its sender need
-    /// not wait for the sweep to learn it.
+    /// If the request has left the queue, records that at once, so that its sender need not wait
+    /// for the sweep to see it.
     async fn dated(&self, seq: u64, looked: &Looked) -> Option<RequestRow> {
         let SweepStep::Write(write) = rules::sweep(looked.record()?, looked.seen(seq)) else {
             return None;
@@ -44,14 +44,14 @@ impl RequestKeeper {
         Some(self.records.write(&write, None).await.ok()?.row)
     }
 
-    /// Whether the holder on record is retired: nobody comes back to finish the request.
+    /// Whether the recorded holder is retired, so that nobody will finish the request.
     fn is_left(&self, looked: &Looked) -> bool {
         let holder = looked.record().and_then(|record| record.row.holder.as_ref());
         holder.is_some_and(|holder| self.is_gone(holder))
     }
 
-    /// Whether anything under this number is of the principal. What is not is unknown to it
-    /// whatever the stream, and a flood of such questions costs little.
+    /// Whether the request or the record at `seq` is the principal's. If neither is, the answer is
+    /// the same for every stream, and a flood of such questions costs little.
     async fn is_of(&self, principal: &Principal, seq: u64) -> Result<bool, NatsError> {
         let (request, found) = tokio::join!(self.request(seq), self.records.read(seq));
         let (request, found) = (request?, found?);
@@ -77,7 +77,7 @@ impl RequestKeeper {
             match rules::cancel(looked.seen(seq), caller, self.is_left(&looked)) {
                 CancelStep::Write(write) => {
                     match self.records.write(&write, looked.found.garbage()).await {
-                        Ok(_) => info!(space = %self.space, seq, "a request is cancelled"),
+                        Ok(_) => info!(space = %self.space, seq, "a request was cancelled"),
                         Err(error) if error.is_conflict() => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -90,7 +90,7 @@ impl RequestKeeper {
                 CancelStep::Delete => self.delete(seq, &looked).await?,
                 CancelStep::Cancelled => return Ok(done(&Cancelled { cancelled: true })),
                 CancelStep::Conflict { holder } => {
-                    let why = format!("{holder} has request {seq} already");
+                    let why = format!("{holder} has already taken request {seq}");
                     let data = serde_json::to_value(HeldBy { holder }).unwrap_or_default();
                     return Ok(Reply::refused(Code::Conflict, why).with_data(data));
                 }
@@ -101,7 +101,7 @@ impl RequestKeeper {
     }
 }
 
-/// The same for a stranger's request as for one that never existed.
+/// The same reply for another sender's request as for one that never existed.
 fn unknown(seq: u64) -> Reply {
     let data = StatusReply::Unrecorded { state: Unrecorded::Unknown };
     let data = serde_json::to_value(data).unwrap_or_default();

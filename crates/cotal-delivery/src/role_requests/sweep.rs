@@ -1,5 +1,6 @@
-//! The sweep: at start and every ten minutes every record is looked at (ANY-6), so that a notice or
-//! a removal which a crash left undone is done, and a record goes a day after its request.
+//! The sweep: checks every record at start and every ten minutes (ANY-6). It completes a notice or
+//! a deletion that a crash left undone, and removes a record a day after its request has left the
+//! queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::registry::RegistryError;
 use crate::state::view::ViewError;
 
 impl RequestKeeper {
-    /// Follows the records and sweeps them until told to stop.
+    /// Watches the records and sweeps them until told to stop.
     pub(super) async fn run(
         self: Arc<Self>,
         every: Duration,
@@ -49,7 +50,7 @@ impl RequestKeeper {
             }
         }
         if failed > 0 {
-            warn!(space = %self.space, failed, "request records wait for the next sweep");
+            warn!(space = %self.space, failed, "some request records could not be swept; the next sweep retries them");
         }
     }
 
@@ -74,8 +75,8 @@ impl RequestKeeper {
     }
 }
 
-/// A record of a request that has left the queue needs no look until its day is over: the sequence
-/// never comes back on the same TASK.
+/// Whether a record must be checked. If its request has left the queue, that is not needed until
+/// its day is over, because the sequence never returns on the same TASK.
 fn is_due(record: &Record) -> bool {
     let row = &record.row;
     let waits = row.gone > 0 && now_ms().saturating_sub(row.gone) < KEEP_MS;

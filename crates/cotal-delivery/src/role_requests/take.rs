@@ -1,4 +1,5 @@
-//! The `ctl.anycast-take` service: a holder asks before it shows a request (ANY-1, ANY-2).
+//! The `ctl.anycast-take` service: a holder requests a take before it shows a request (ANY-1,
+//! ANY-2).
 
 use std::sync::Arc;
 
@@ -17,14 +18,14 @@ use crate::control::rail::{Rail, args, done, serve, unknown};
 use crate::loop_progress::LoopReporter;
 use crate::registry::RegistryError;
 
-/// Everything the service needs.
+/// What the service needs.
 pub(super) struct Takes {
     pub(super) rail: Rail,
     pub(super) keeper: Arc<RequestKeeper>,
 }
 
 impl Takes {
-    /// Answers until told to stop; what is being worked on is finished.
+    /// Answers until told to stop, then finishes the requests in progress.
     pub(super) async fn run(
         self,
         requests: Subscription,
@@ -62,7 +63,7 @@ impl Takes {
         match self.keeper.take(caller, &take).await {
             Ok(None) => done(&Taken { taken: true }),
             Ok(Some(reason)) => {
-                debug!(space = %self.rail.space, seq = take.seq, %caller, ?reason, "a take is refused");
+                debug!(space = %self.rail.space, seq = take.seq, %caller, ?reason, "a take was refused");
                 refused(take.seq, reason)
             }
             Err(error) => error.reply(),
@@ -72,14 +73,14 @@ impl Takes {
 
 pub(super) fn refused(seq: u64, reason: TakeRefusal) -> Reply {
     let (code, why) = match reason {
-        TakeRefusal::Cancelled => (Code::Conflict, "its sender took it back"),
+        TakeRefusal::Cancelled => (Code::Conflict, "its sender cancelled it"),
         TakeRefusal::Held => (Code::Conflict, "another holder or a later delivery has it"),
-        TakeRefusal::Recreated => (Code::Superseded, "the task stream was created anew"),
+        TakeRefusal::Recreated => (Code::Superseded, "the task stream was re-created"),
         TakeRefusal::Gone => (Code::Conflict, "it has left the queue"),
         TakeRefusal::NotYours => (Code::Denied, "it is for another role"),
     };
     let data = serde_json::to_value(NotTaken { reason }).unwrap_or_default();
-    Reply::refused(code, format!("request {seq} is not yours to work on: {why}")).with_data(data)
+    Reply::refused(code, format!("you may not work on request {seq}: {why}")).with_data(data)
 }
 
 fn unseen(holder: &Principal) -> RegistryError {
@@ -88,7 +89,7 @@ fn unseen(holder: &Principal) -> RegistryError {
 }
 
 impl RequestKeeper {
-    /// Records a take, or says why not.
+    /// Records a take, or returns why it is refused.
     pub(super) async fn take(
         &self,
         holder: &Principal,
@@ -118,7 +119,7 @@ impl RequestKeeper {
                 TakeStep::Taken => {
                     if let Some(record) = standing.filter(|record| !record.row.notified) {
                         let settled = self.settle(record).await;
-                        debug!(space = %self.space, seq, ?settled, "a take is asked for again");
+                        debug!(space = %self.space, seq, ?settled, "a recorded take was requested again");
                     }
                     return Ok(None);
                 }
@@ -130,7 +131,7 @@ impl RequestKeeper {
                 TakeStep::Write(write) => {
                     match self.records.write(&write, looked.found.garbage()).await {
                         Ok(record) => {
-                            info!(space = %self.space, seq, %holder, delivery, "a request is taken");
+                            info!(space = %self.space, seq, %holder, delivery, "a request was taken");
                             let before = standing.map(|record| &record.row);
                             self.tell_or_leave(&record, before).await;
                             return Ok(None);

@@ -1,12 +1,12 @@
-//! Which ACLs have changed: the view tells, the recall listens.
+//! Reports changed ACLs from the view to the recall.
 
 use cotal_wire::Lifecycle;
 use tokio::sync::mpsc;
 
-/// Members whose ACL changed and that were not looked at yet; beyond it the view waits.
+/// Changed ACLs that the recall has not handled yet; when the queue is full, the view waits.
 const CHANGES: usize = 1_024;
 
-/// The view's side: tells whose ACL changed.
+/// The view's side: sends the member whose ACL changed.
 pub(crate) type Changes = mpsc::Sender<Lifecycle>;
 
 /// The recall's side.

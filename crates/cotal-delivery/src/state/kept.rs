@@ -1,9 +1,8 @@
-//! Last valid rows, kept where no garbage reaches them (`docs/wire.md` §4).
+//! Copies of last valid rows, kept where no garbage can replace them (`docs/wire.md` §4).
 //!
-//! Whoever can make the broker write to a subject can push a row out of its bucket's history. To do
-//! so
-//! it must name the row's key. A kept row stands in the dead bucket under a key that nobody but the
-//! daemon can know, since agents may neither read nor list that bucket.
+//! Somebody who can make the broker write to a subject can push a row out of its bucket's history,
+//! but must name the row's key for that. A kept row is in the dead bucket, under a random key that
+//! only the daemon knows: agents may neither read nor list that bucket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -26,7 +25,7 @@ pub(crate) struct KeptRows {
     known: Mutex<HashMap<(Bucket, String), Kept>>,
 }
 
-/// A kept row, and the key that it stands under.
+/// A kept row, and its key in the dead bucket.
 #[derive(Debug, Clone)]
 struct Kept {
     name: String,
@@ -34,7 +33,7 @@ struct Kept {
 }
 
 impl KeptRows {
-    /// None is known before [`Self::load`].
+    /// Nothing is known before [`Self::load`].
     pub(crate) fn new(dead: Kv, gate: Gate) -> Self {
         Self { dead, gate, known: Mutex::default() }
     }
@@ -43,13 +42,13 @@ impl KeptRows {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what earlier daemons kept.
+    /// Reads the rows that earlier daemons kept.
     pub(crate) async fn load(&self) -> Result<(), NatsError> {
         let mut watch = watch_all(&self.dead).await?;
         loop {
             match watch.next().await? {
                 WatchEvent::Put { key, value, .. } if is_kept_key(&key) => {
-                    // Garbage under such a key is nobody's row.
+                    // A value under such a key that cannot be parsed is no kept row.
                     let Ok(row) = serde_json::from_slice::<KeptRow>(&value) else { continue };
                     let Some(bucket) = row.bucket() else { continue };
                     let at = (bucket, row.key.clone());
@@ -80,7 +79,7 @@ impl KeptRows {
         known.keys().filter(|(of, _)| *of == bucket).map(|(_, key)| key.clone()).collect()
     }
 
-    /// Keeps a row. While the lane does not serve, another daemon does it.
+    /// Keeps a row. While this lane does not serve, the daemon that serves does it.
     pub(crate) async fn keep(&self, bucket: Bucket, key: &str, value: &[u8], revision: u64) {
         let at = (bucket, key.to_owned());
         let before = self.known().get(&at).cloned();
@@ -94,7 +93,9 @@ impl KeptRows {
         let name = before.map_or_else(unguessable, |kept| kept.name);
         match self.dead.put(&name, text.into()).await {
             Ok(_) => drop(self.known().insert(at, Kept { name, row })),
-            Err(error) => warn!(key, %error, "a row is not kept outside its bucket yet"),
+            Err(error) => {
+                warn!(key, %error, "could not keep a copy of a row outside its bucket yet")
+            }
         }
     }
 
@@ -104,12 +105,12 @@ impl KeptRows {
         if self.gate.is_open()
             && let Err(error) = self.dead.delete(&kept.name, None).await
         {
-            warn!(key, %error, "a deleted row is still kept");
+            warn!(key, %error, "could not delete the kept copy of a deleted row");
         }
     }
 }
 
-/// 128 bits from the seed that the standard library takes from the operating system.
+/// 128 random bits, from the seed that the standard library gets from the operating system.
 fn unguessable() -> String {
     let word = |n: u64| RandomState::new().hash_one(n);
     kept_key(&format!("{:016x}{:016x}", word(0), word(1)))

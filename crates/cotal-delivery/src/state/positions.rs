@@ -1,7 +1,8 @@
-//! Compares every stored sequence with its stream, once, before anything works on them.
+//! Compares every stored sequence with its stream, once, before any component starts.
 //!
-//! What its stream contradicts is corrected as `rules::positions` says, logged, and counted as
-//! `corrected`. Nothing is withheld from a member, or given to one that left, in silence.
+//! A sequence that contradicts its stream is corrected by `rules::positions`, logged, and counted
+//! as `corrected`, so that no post is withheld from a member, or given to one that left, without a
+//! trace.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ use crate::state::streams::Streams;
 use crate::state::view::Feed;
 use crate::state::watching::watch_all;
 
-/// Corrects what the streams contradict. The view has been scanned.
+/// Corrects the sequences that contradict their streams. The view must have been scanned.
 ///
 /// # Errors
-/// When the broker does not let it be compared or corrected: then nothing may be served.
+/// If the broker does not allow the comparison or a correction; then nothing may be served.
 pub(crate) async fn correct(context: &LaneContext, streams: &Streams) -> Result<(), NatsError> {
     let space = &context.space;
     let (chat, inbox) = (space.chat_stream(), space.inbox_stream());
@@ -47,13 +48,13 @@ pub(crate) async fn correct(context: &LaneContext, streams: &Streams) -> Result<
         add(&context.counters.corrected, 1);
         error!(
             %space, %member.principal, chat_last,
-            "CHAT ends before the post that this agent is said to begin after; it begins at the end of CHAT"
+            "CHAT ends before the frontier of this lifecycle; the lifecycle now begins at the end of CHAT"
         );
     }
     correct_dead_rows(context, inbox_last).await
 }
 
-/// A consumer that has passed posts which the stream gives out anew would skip them.
+/// A consumer that has passed sequences which the stream gives out again would skip those posts.
 async fn correct_consumer(
     context: &LaneContext,
     stream: &str,
@@ -67,7 +68,7 @@ async fn correct_consumer(
         READER
     };
     let info = match connection.consumer_info(stream, consumer).await {
-        // A missing one is made by whoever binds it.
+        // Whoever binds a missing consumer creates it.
         Err(error) if error.is_absent() => return Ok(()),
         info => info?,
     };
@@ -77,7 +78,7 @@ async fn correct_consumer(
     }
     error!(
         %space, stream, consumer, passed, last,
-        "a consumer has passed more than its stream holds; it is made anew and goes on after the end"
+        "a consumer is beyond the end of its stream; it is re-created and continues after the end"
     );
     connection.delete_consumer(stream, consumer).await?;
     let filter = anew.filter_subject.clone();
@@ -87,8 +88,8 @@ async fn correct_consumer(
     Ok(())
 }
 
-/// Writes the row as it can be true. Its earlier intervals go with it when they end beyond CHAT,
-/// too.
+/// Writes the corrected row. If the row is not of the first generation, its history is deleted too,
+/// because earlier intervals may also end beyond CHAT.
 async fn correct_row(
     context: &LaneContext,
     channel: &Channel,
@@ -113,12 +114,12 @@ async fn correct_row(
             add(&context.counters.corrected, 1);
             error!(
                 space = %context.space, %member.principal, %channel, chat_last = last, is_open,
-                "CHAT ends before a cursor of this membership; an open one begins at the end of CHAT, a \
-                 closed one ends there"
+                "CHAT ends before a cursor of this membership; an open membership now begins at the \
+                 end of CHAT, a closed one ends there"
             );
             Ok(())
         }
-        // Somebody deleted it, or garbage stands over it: what stands now comes from the watch.
+        // Somebody deleted it, or stored garbage over it: the watch shows what is stored now.
         Err(error) if error.is_conflict() => {
             warn!(space = %context.space, %error, "a member row changed while it was corrected");
             Ok(())
@@ -127,7 +128,7 @@ async fn correct_row(
     }
 }
 
-/// A dead row beyond the end of INBOX would hand out whatever entry gets its sequence next.
+/// A dead row beyond the end of INBOX would deliver whichever entry gets its sequence next.
 async fn correct_dead_rows(context: &LaneContext, last: u64) -> Result<(), NatsError> {
     let kv: Kv = context.kv(Bucket::Dead);
     let mut watch = watch_all(&kv).await?;

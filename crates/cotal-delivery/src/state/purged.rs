@@ -1,9 +1,9 @@
 //! Member rows that are in memory and no longer in their bucket.
 //!
-//! A purge removes messages and tells no watch. The lane would serve on from memory, and the next
-//! one
-//! would know of no membership. So a bucket that holds less than the view is compared with it, and
-//! what is missing is written back over nothing, loudly.
+//! A purge deletes messages, and no watch is told. The lane would continue to serve from memory,
+//! and the next one would know of no membership. So a bucket that holds less than the view is
+//! compared with it. Missing rows are written back, if their keys are still empty, and logged as an
+//! error.
 
 use cotal_nats::NatsError;
 use cotal_nats::js::StreamState;
@@ -15,20 +15,20 @@ use tracing::{error, warn};
 use crate::lease::gate::Gate;
 use crate::state::view::{Feed, View};
 
-/// Writes back what a purge took, when the bucket's state says that it did.
+/// Writes back the rows that a purge took, if the bucket's state shows one.
 pub(crate) async fn write_back(view: &View, gate: &Gate, incarnation: &str, bucket: &StreamState) {
-    // A key keeps its newest revision whatever the history drops, so below the first sequence is
-    // gone.
+    // A key keeps its newest revision whatever the history drops, so a row below the first sequence
+    // is gone.
     let missing: Vec<_> = {
         let directory = view.directory();
         let all = directory.memberships();
-        // A bucket with fewer keys than rows lost some, and does not say which.
+        // A bucket with fewer keys than the view has rows lost some, and does not tell which.
         let lacks_keys = bucket.num_subjects < all.len() as u64;
         let gone = |row: &Membership| lacks_keys || row.revision < bucket.first_seq;
         all.into_iter().filter(|(_, _, row)| gone(row)).collect()
     };
     for (channel, member, row) in missing {
-        // While the lane does not serve, another daemon does it.
+        // While this lane does not serve, the daemon that serves does it.
         if !gate.is_open() {
             return;
         }
@@ -37,10 +37,10 @@ pub(crate) async fn write_back(view: &View, gate: &Gate, incarnation: &str, buck
                 %member.principal, %channel, generation = row.generation,
                 "a member row was purged from its bucket; it is written back"
             ),
-            // It is there after all, or somebody deleted it: the watch tells.
+            // The row is there after all, or somebody deleted it: the watch shows which.
             Err(failed) if failed.is_conflict() => {}
             Err(failed) => {
-                warn!(%member.principal, %channel, %failed, "a purged member row is not written back yet");
+                warn!(%member.principal, %channel, %failed, "could not write back a purged member row yet");
             }
         }
     }

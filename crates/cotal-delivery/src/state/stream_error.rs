@@ -1,30 +1,32 @@
-//! Why a lane ends over its streams; apart from them, because whatever may end a lane names it.
+//! Why a lane ends because of its streams; a file of its own, because errors elsewhere refer to it.
 
-/// Why a lane cannot go on with its streams.
+/// Why a lane cannot continue with its streams.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// It is another stream of the same name.
     #[error(
-        "{stream} was deleted and created again under the daemon, so no sequence it knows means the \
-         same any more; exiting, the next start begins with the stream as it is now"
+        "{stream} was deleted and created again while the daemon served it, so the sequences that \
+         the daemon knows are void; exiting, the next start uses the stream as it is now"
     )]
     Recreated {
-        /// Which.
+        /// The stream.
         stream: String,
     },
-    /// It is not there.
-    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
-    Gone {
-        /// Which.
-        stream: String,
-    },
-    /// It holds less than it did.
+    /// It is gone.
     #[error(
-        "{stream} went back from sequence {seen} to {last} under the daemon (a restored copy, or a \
-         power failure); exiting, the next start corrects what is stored beyond"
+        "{stream} was deleted while the daemon served it; exiting, `cotal up` creates it again"
+    )]
+    Gone {
+        /// The stream.
+        stream: String,
+    },
+    /// It lost its end.
+    #[error(
+        "{stream} went back from sequence {seen} to {last} while the daemon served it (a restored \
+         copy, or a power failure); exiting, the next start corrects rows that name later sequences"
     )]
     WentBack {
-        /// Which.
+        /// The stream.
         stream: String,
         /// The last sequence it had.
         seen: u64,

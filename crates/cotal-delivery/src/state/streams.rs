@@ -1,10 +1,9 @@
-//! Which streams a lane works on, and whether they are still those.
+//! The streams that a lane works on, and whether they are still the same.
 //!
-//! Everything that a lane holds in memory, and every consumer it has bound, names sequences of
-//! these
-//! streams. A stream that was deleted and made again, or that went back to an earlier state, gives
-//! the same sequences to other messages. So each stream's creation time and last sequence are
-//! remembered, and a lane whose stream is another one ends: the next start compares what is stored
+//! Everything that a lane holds in memory, and every consumer it has bound, refers to sequences of
+//! these streams. A stream that was deleted and created again, or that went back to an earlier
+//! state, gives the same sequences to other messages. So the lane remembers each stream's creation
+//! time and last sequence, and ends when one no longer fits. The next start compares what is stored
 //! with the streams as they are then (`state::positions`).
 
 use std::sync::Arc;
@@ -25,8 +24,8 @@ use crate::state::purged;
 use crate::state::stream_error::StreamError;
 use crate::state::view::View;
 
-/// The buckets whose rows the lane holds in memory. The lease's is its keeper's, presence is
-/// remembered for seconds.
+/// The buckets whose rows the lane holds in memory. The lease keeper checks the lease's bucket
+/// itself; presence is remembered for seconds only.
 const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bucket::Dead];
 
 /// The streams of a lane as they were last seen.
@@ -65,7 +64,7 @@ impl Known {
 /// Reads the streams as they are now.
 ///
 /// # Errors
-/// When one cannot be read.
+/// If one cannot be read.
 pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError> {
     let LaneContext { space, connection, .. } = context;
     let known = names(space).into_iter().map(|stream| async move {
@@ -91,14 +90,14 @@ fn names(space: &Space) -> Vec<String> {
 }
 
 impl Streams {
-    /// Where `stream` ended when it was read; 0 for one that the lane does not work on.
+    /// The end of `stream` when it was read; 0 for a stream that the lane does not work on.
     pub(crate) fn last(&self, stream: &str) -> u64 {
         self.known.iter().find(|known| known.stream == stream).map_or(0, |known| known.last)
     }
 
-    /// Looks at the streams `every` so often, and whenever the connection is back, until told to
-    /// stop. What is pulled meanwhile comes from a consumer that the deletion of its stream has
-    /// ended, and a broker that restores a stream is away for it.
+    /// Checks the streams once in `every`, and whenever the connection is back, until told to stop.
+    /// A stream that is deleted in between ends its consumers, so the lane pulls nothing from its
+    /// successor until then, and a broker that restores a stream drops its connections.
     pub(crate) async fn run(
         mut self,
         every: Duration,
@@ -130,8 +129,10 @@ impl Streams {
                     Err(failed) if failed.is_absent() => {
                         return Err(StreamError::Gone { stream: known.stream.clone() });
                     }
-                    // A broker that is away is the watchdog's.
-                    Err(failed) => debug!(stream = known.stream, %failed, "not looked at"),
+                    // The watchdog handles a broker that is away.
+                    Err(failed) => {
+                        debug!(stream = known.stream, %failed, "could not check a stream")
+                    }
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! What the lane knows of its space: members, ACLs, channels and presence, in memory, fed by
-//! watches.
+//! What the lane knows of its space: members, ACLs, channels and presence, in memory, kept current
+//! by watches.
 //!
-//! Invariant: whoever decides on a message first awaits [`View::fresh`] after that message arrived.
-//! Then the decision is as current as a read of the buckets at that moment would have been
-//! (`docs/wire.md` §5, *Current*). A watch that lags, stalls or is rebuilt makes `fresh` wait or
-//! fail; nothing is decided meanwhile.
+//! Invariant: before deciding about a message, the caller awaits [`View::fresh`], after the message
+//! has arrived. Then the decision is as current as a read of the buckets at that moment
+//! (`docs/wire.md` §5, *Current*). If a watch lags, stalls or is rebuilt, `fresh` waits or fails,
+//! and nothing is decided.
 
 mod foreign_joins;
 mod fresh;
@@ -38,10 +38,10 @@ use crate::state::watching::{WATCH_AGAIN, watch_all, watch_history};
 /// How long entries wait for a leave. A leave needs a few round trips.
 const LEAVE_HOLD: Duration = Duration::from_secs(1);
 
-/// What is kept of a tombstone: all that a retired lifecycle's row still says.
+/// The kept form of a tombstone: all that a retired lifecycle's row still says.
 const TOMBSTONE: &[u8] = br#"{"allowSubscribe":[],"revision":0,"updatedAt":0,"retired":true}"#;
 
-/// A bucket that the view follows.
+/// A bucket that the view watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Feed {
     Members,
@@ -67,28 +67,30 @@ impl Feed {
     }
 }
 
-/// Why the view can no longer be kept.
+/// Why the view can no longer be kept current.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
     /// The broker refuses the watch for good.
     #[error(transparent)]
     Nats(#[from] NatsError),
-    /// The bucket is not there any more.
-    #[error("{stream} was deleted under the daemon; exiting, `cotal up` makes it again")]
+    /// The bucket is gone.
+    #[error(
+        "{stream} was deleted while the daemon served it; exiting, `cotal up` creates it again"
+    )]
     Gone {
         /// The stream behind it.
         stream: String,
     },
-    /// The bucket is another one now, so nothing in memory can be trusted.
-    #[error("bucket {bucket} was deleted and created again; the daemon must start anew")]
+    /// The bucket was replaced, so nothing in memory can be trusted.
+    #[error("bucket {bucket} was deleted and created again; restart the daemon")]
     Recreated {
-        /// Which.
+        /// The bucket.
         bucket: String,
     },
 }
 
 impl ViewError {
-    /// What ended the watch of a bucket.
+    /// The reason why the watch of a bucket ended.
     pub(crate) fn of_watch(error: NatsError, kv: &Kv) -> Self {
         if error.is_absent() {
             return Self::Gone { stream: kv.stream().to_owned() };
@@ -96,7 +98,7 @@ impl ViewError {
         Self::Nats(error)
     }
 
-    /// Whether the bucket is gone, or is another one.
+    /// Whether the bucket is gone, or was replaced.
     fn is_of_another_bucket(&self) -> bool {
         matches!(
             self,
@@ -105,7 +107,7 @@ impl ViewError {
     }
 }
 
-/// How far one bucket has been applied.
+/// Up to which revision one bucket has been applied.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     applied: u64,
@@ -120,7 +122,7 @@ struct Followed {
     behind: Notify,
 }
 
-/// The directory and the feeds that keep it current.
+/// The directory, and the watches that keep it current.
 #[derive(Debug)]
 pub(crate) struct View {
     space: Space,
@@ -130,7 +132,7 @@ pub(crate) struct View {
     state: RwLock<State>,
     feeds: [Followed; 4],
     awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
-    /// Counts changes of member rows, and what else may have ended a leave.
+    /// Counts changes of member rows, and of leaves in progress.
     members_changed: watch::Sender<u64>,
     /// Rows that garbage must not push out.
     kept: KeptRows,
@@ -141,11 +143,11 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 struct State {
     directory: Directory,
-    /// The highest post that has been planned; changes only while the directory cannot.
+    /// The highest post planned so far; it changes only while the directory cannot.
     routed: AtomicU64,
 }
 
-/// The moment at which a member row became visible to planning.
+/// The moment when a member row became visible to planning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     /// The row's revision.
@@ -155,7 +157,7 @@ pub(crate) struct Seen {
 }
 
 impl View {
-    /// A view that knows nothing yet; `writer_identity` signs the rows it puts back.
+    /// A view that knows nothing yet; rows that it writes back carry `writer_identity`.
     pub(crate) fn new(
         connection: &Connection,
         space: &Space,
@@ -184,25 +186,25 @@ impl View {
         })
     }
 
-    /// The bucket under a feed, for reads and compare-and-set writes.
+    /// The bucket of a feed, for reads and compare-and-set writes.
     pub(crate) fn kv(&self, feed: Feed) -> &Kv {
         &self.feeds[feed.index()].kv
     }
 
-    /// The directory, for a decision that awaits nothing.
+    /// The directory, for a decision without awaits.
     pub(crate) fn directory(&self) -> DirectoryRef<'_> {
         DirectoryRef(self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Plans a post, and remembers that it was planned with the rows as they are now.
+    /// Plans a post, and notes that it was planned with the rows as they are now.
     pub(crate) fn plan(&self, post: &Post<'_>) -> Plan {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.routed.fetch_max(post.seq, Ordering::SeqCst);
         fanout::plan(*post, &state.directory, now_ms())
     }
 
-    /// Announces a leave that is about to read its cursor. Whatever was judged before this returns
-    /// was stored before, so it lies at or below the cursor.
+    /// Announces a leave that is about to read its cursor. Every post that was judged before this
+    /// returns was stored earlier, so it is at or below the cursor.
     pub(crate) fn begin_leave(
         self: &Arc<Self>,
         channel: &Channel,
@@ -214,9 +216,8 @@ impl View {
         LeaveInProgress { view, channel: channel.clone(), member: member.clone(), written }
     }
 
-    /// Waits until no leave under way may exclude any of `entries` and the rows are current again,
-    /// or
-    /// until that takes too long: then those entries are judged as undecided.
+    /// Waits until no leave in progress may exclude any of `entries` and the rows are current
+    /// again. If that takes too long, those entries are judged as undecided.
     pub(crate) async fn leaves_passed<'a>(
         &self,
         entries: impl Iterator<Item = (&'a Lifecycle, &'a InboxEntry)> + Clone,
@@ -233,14 +234,15 @@ impl View {
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
-    /// Lets every lifecycle that is said to begin beyond the end of CHAT begin there; names them.
+    /// Lowers every lifecycle frontier that is beyond the end of CHAT to `last`; returns the
+    /// lifecycles.
     pub(crate) fn lower_frontiers(&self, last: u64) -> Vec<Lifecycle> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.directory.lower_frontiers(last)
     }
 
-    /// Finds every tombstone that the ACL bucket still holds, also under a later row: it is final,
-    /// and the watch tells the newest row of a key alone (INV-5).
+    /// Finds every tombstone that the ACL bucket still holds, even under a later row. A tombstone
+    /// is final, and the watch shows only the newest row of a key (INV-5).
     async fn find_tombstones(&self) -> Result<(), NatsError> {
         let mut watch = watch_history(self.kv(Feed::Acl)).await?;
         loop {
@@ -257,7 +259,8 @@ impl View {
         }
     }
 
-    /// Reads what earlier daemons kept outside the buckets. A tombstone among it counts at once.
+    /// Reads the rows that earlier daemons kept outside the buckets. Tombstones among them apply at
+    /// once.
     async fn load_kept(&self) -> Result<(), NatsError> {
         self.kept.load().await?;
         for key in self.kept.keys(Bucket::Acl) {
@@ -269,8 +272,8 @@ impl View {
         Ok(())
     }
 
-    /// Keeps what garbage must not push out: each channel row, and a tombstone that is written
-    /// over.
+    /// Keeps rows that garbage must not push out: every channel row, and a tombstone that is
+    /// overwritten.
     async fn keep(&self, feed: Feed, key: &str, value: &[u8], revision: u64, applied: &Applied) {
         match (feed, applied) {
             (Feed::Channels, Applied::Applied) => {
@@ -292,7 +295,7 @@ impl View {
         }
     }
 
-    /// Follows one bucket until its watch ends for good.
+    /// Watches one bucket until the watch ends for good.
     pub(crate) async fn follow(self: Arc<Self>, feed: Feed) -> Result<(), ViewError> {
         loop {
             let Err(ended) = self.watch(feed).await;
@@ -350,7 +353,7 @@ impl View {
             }
             WatchEvent::InitialDone => progress.send_modify(|p| p.scanned = true),
             WatchEvent::Reset { bucket_recreated: false } => {
-                debug!(space = %self.space, ?feed, "watch rebuilt");
+                debug!(space = %self.space, ?feed, "the watch was rebuilt");
             }
             WatchEvent::Reset { bucket_recreated: true } => {
                 return Err(ViewError::Recreated { bucket: self.space.bucket(feed.bucket()) });
@@ -359,16 +362,16 @@ impl View {
         Ok(())
     }
 
-    /// A changed ACL may take back what was handed off. What the first scan brings is no change,
-    /// and
-    /// neither is a row as it was provisioned: nothing was released before it.
+    /// Reports a changed ACL, because copies that were handed off may have to be recalled. Rows of
+    /// the first scan are not changes. Neither is a row as it was provisioned, because nothing was
+    /// released before it.
     async fn tell_change(&self, feed: Feed, key: &str) {
         if feed != Feed::Acl || !self.feeds[feed.index()].progress.borrow().scanned {
             return;
         }
         let Ok(member) = Lifecycle::parse(key) else { return };
         if self.directory().is_changed_acl(&member) {
-            // The recall ends with the lane; then there is nobody to tell.
+            // The recall ends with the lane; then nobody receives.
             let _ = self.changes.send(member).await;
         }
     }
@@ -390,8 +393,8 @@ impl View {
         applied
     }
 
-    /// A value that is not a row is no row and no absence: the last valid one stands. Where memory
-    /// has none, the bucket's history may.
+    /// A value that cannot be parsed is neither a row nor a deletion: the last valid row stays in
+    /// force. If memory has none, the bucket's history may have one.
     async fn recover(&self, feed: Feed, key: &str, revision: u64, why: &str) {
         error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stands");
         if feed == Feed::Presence {
@@ -400,8 +403,8 @@ impl View {
         match self.kv(feed).history(key).await {
             Ok(entries) => self.recover_from(feed, key, &entries, revision),
             Err(error) => {
-                // What stands behind the garbage is not known, so nothing is written over it.
-                warn!(space = %self.space, ?feed, %error, "the row's history is unreadable");
+                // The row before the garbage is not known, so nothing is written over the garbage.
+                warn!(space = %self.space, ?feed, %error, "cannot read the history of a row");
                 return;
             }
         }
@@ -410,9 +413,8 @@ impl View {
         }
     }
 
-    /// Gives the directory the row that stands behind `garbled`: from the history, or the one that
-    /// was
-    /// kept outside the bucket when that is newer.
+    /// Gives the directory the row before `garbled`: the one in the history, or the one kept
+    /// outside the bucket if that is newer.
     fn recover_from(&self, feed: Feed, key: &str, entries: &[Entry], garbled: u64) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let directory = &mut state.directory;
@@ -436,11 +438,11 @@ impl View {
         }
     }
 
-    /// Reads the intervals of earlier generations from the bucket's history, once per key and run:
-    /// rows state only their newest interval.
+    /// Reads the intervals of earlier generations from the bucket's history, once per key and run,
+    /// because a row states only its newest interval.
     ///
     /// # Errors
-    /// When the broker does not give the history; then the caller must not decide.
+    /// If the broker does not return the history; then the caller must not decide.
     pub(crate) async fn learn(
         &self,
         channel: &Channel,
@@ -457,9 +459,8 @@ impl View {
         Ok(())
     }
 
-    /// Member rows are the daemon's: it puts the last valid one back, unless someone was faster.
-    /// While
-    /// the lane does not serve, another daemon does it.
+    /// Only the daemon writes member rows, so it writes the last valid one back, unless somebody
+    /// was faster. While this lane does not serve, the daemon that serves does it.
     async fn write_back(&self, key: &str, garbled: u64) {
         if !self.gate.is_open() {
             return;
@@ -483,11 +484,13 @@ impl View {
                 warn!(space = %self.space, revision, "a garbled member row was repaired");
             }
             Err(error) if error.is_conflict() => {}
-            Err(error) => warn!(space = %self.space, %error, "a garbled member row stays"),
+            Err(error) => {
+                warn!(space = %self.space, %error, "could not repair a garbled member row")
+            }
         }
     }
 
-    /// Waits until the first scan of every bucket is in.
+    /// Waits until every watch has made its first scan.
     pub(crate) async fn scanned(&self) {
         for feed in &self.feeds {
             let mut progress = feed.progress.subscribe();
@@ -497,8 +500,8 @@ impl View {
         }
     }
 
-    /// Announces that the caller is about to write the member row `key`; what comes back tells when
-    /// planning began to see it.
+    /// Announces that the caller is about to write the member row `key`. The receiver tells when
+    /// planning began to see the row.
     pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<Seen> {
         let (sender, receiver) = oneshot::channel();
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
@@ -509,14 +512,14 @@ impl View {
     fn notify(&self, key: &str, seen: Seen) {
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         for sender in awaited.remove(key).into_iter().flatten() {
-            // The registry may have given the join up meanwhile; then nobody listens, rightly.
+            // The registry may have given up the join; then nobody listens.
             let _ = sender.send(seen);
         }
     }
 }
 
-/// A leave under way: the reader releases nothing that it may exclude until this is dropped and the
-/// closed row is applied.
+/// A leave in progress: the reader releases nothing that it may exclude, until this is dropped and
+/// the closed row is applied.
 #[derive(Debug)]
 pub(crate) struct LeaveInProgress {
     view: Arc<View>,
@@ -534,7 +537,7 @@ impl LeaveInProgress {
         self.view.members_changed.send_modify(|changes| *changes += 1);
     }
 
-    /// The closed row stands at `revision`.
+    /// Notes that the closed row was stored at `revision`.
     pub(crate) fn written(&mut self, revision: u64) {
         self.written = Some(revision);
     }

@@ -1,16 +1,15 @@
-//! Beginning to watch a bucket.
+//! Starts the watch of a bucket.
 
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, NatsError, Watch, WatchOptions};
 use tracing::warn;
 
-/// Between two attempts to begin a watch.
+/// Between two attempts to start a watch.
 pub(crate) const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
-/// Begins to watch a bucket. A connection that drops meanwhile is waited for, as a running watch
-/// waits:
-/// whether the broker is given up is the watchdog's to say.
+/// Starts to watch a bucket. If the connection drops, it waits, as a running watch does: only the
+/// watchdog gives up the broker.
 pub(crate) async fn watch_all(kv: &Kv) -> Result<Watch, NatsError> {
     watch_with(kv, &WatchOptions::default()).await
 }
@@ -24,7 +23,7 @@ async fn watch_with(kv: &Kv, options: &WatchOptions) -> Result<Watch, NatsError>
     loop {
         match kv.watch(options.clone()).await {
             Err(error) if error.is_transient() => {
-                warn!(bucket = kv.name(), %error, "not watched yet");
+                warn!(bucket = kv.name(), %error, "cannot watch a bucket yet; retrying");
                 tokio::time::sleep(WATCH_AGAIN).await;
             }
             begun => return begun,

@@ -1,4 +1,5 @@
-//! Arming one timer: a write that holds only for the state of the broker that it was decided by.
+//! Arms one timer: a write on the condition that the broker still holds what the decision was made
+//! from.
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease::gate::Gate;
 
-/// How often a timer that changes meanwhile, or whose broker does not answer, is tried in a row.
+/// Attempts in a row, if the timer changes in between or the broker does not answer.
 const ATTEMPTS: usize = 8;
-/// How long a connection that dropped, or a broker that restarts, is waited for before each.
+/// How long each further attempt waits for the connection or a restarting broker.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
-/// Messages of one timer that are read when the newest is not the timer writer's. More than a few
-/// can only be another's garbage.
+/// Most messages of one timer that are read if the newest is not the timer writer's. More than a
+/// few can only be somebody else's garbage.
 const MOST_HELD: usize = 1_000;
 
-/// What became of a request that may arm.
+/// The outcome of a request that may arm a timer.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The broker has confirmed its schedule.
@@ -31,7 +32,7 @@ pub(super) enum Outcome {
     Superseded,
 }
 
-/// Arms what `request` asks for, unless the broker shows that it need not be.
+/// Arms the timer of `request`, unless the broker shows that this is not needed.
 pub(super) async fn arm(
     space: &Space,
     connection: &Connection,
@@ -39,7 +40,7 @@ pub(super) async fn arm(
     request: &Request,
     stop: &CancellationToken,
 ) -> Result<Outcome, NatsError> {
-    // Most timers are new, and the conditional write itself proves it.
+    // Most timers are new, and the conditional write itself proves that.
     let mut record = Ok(Record::default());
     let mut attempts = 0;
     loop {
@@ -65,10 +66,10 @@ pub(super) async fn arm(
         }
         if !error.is_conflict() {
             tokio::time::sleep(BACK_WITHIN).await;
-            // Whether it is back shows with the next attempt.
+            // The next attempt shows whether it is back.
             let _ = connection.connected(BACK_WITHIN).await;
         }
-        // An unanswered write may have been stored, so what stands is asked either way.
+        // An unanswered write may have been stored, so the timer is read in either case.
         record = read(space, connection, &request.timer).await;
     }
 }
@@ -86,7 +87,7 @@ async fn publish(connection: &Connection, request: &Request, arm: &Arm) -> Resul
     Ok(())
 }
 
-/// What the broker holds of a timer, leader-served.
+/// What the broker holds of a timer, read from the leader.
 async fn read(space: &Space, connection: &Connection, timer: &Timer) -> Result<Record, NatsError> {
     let (stream, all) = (space.ept_stream(), space.ept_of(timer));
     let mut record = Record::default();

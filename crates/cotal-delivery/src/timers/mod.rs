@@ -1,9 +1,9 @@
 //! The checkpoint timer writer: turns `.schedule` requests into armed broker schedules (TMR-1 to
 //! TMR-5).
 //!
-//! Invariant: a request is acked only when the broker has confirmed its schedule, or shows that
-//! the same generation or a later one stands. What was decided by what the broker held is written
-//! only if the broker still holds that, so nothing here depends on the lease or on memory.
+//! Invariant: a request is acked only after the broker has confirmed its schedule, or shows that
+//! the same or a later generation is armed or has fired. A schedule is written only if the broker
+//! still holds what the decision was made from, so nothing here depends on the lease or on memory.
 
 mod arm;
 
@@ -30,9 +30,9 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use arm::Outcome;
 
-/// Requests pulled ahead: few enough to be worked on within the consumer's ack wait.
+/// Requests pulled ahead: few enough to be processed within the consumer's ack wait.
 const PULL_REQUESTS: usize = 256;
-/// Timers worked on at once; each is a round trip or three to the broker.
+/// Timers processed at once; each takes one to three round trips to the broker.
 const ARM_AT_ONCE: usize = 64;
 /// How long one pull waits.
 const PULL_FOR: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ const COMPONENT: &str = "the timer writer";
 /// Why one run of the writer ended.
 #[derive(Debug, thiserror::Error)]
 enum TimerFault {
-    #[error("its streams and its consumer cannot be bound: {0}")]
+    #[error("it cannot bind its streams and its consumer: {0}")]
     Bind(#[from] NatsError),
     #[error(
         "the stream {0} does not allow message schedules, so nothing would ever fire; run \
@@ -62,7 +62,7 @@ struct TimerWriter {
     counters: Arc<Counters>,
 }
 
-/// Starts the writer; what is given back tells whether it runs.
+/// Starts the writer; the result tells whether it runs.
 pub(crate) fn spawn(context: &LaneContext) -> Health {
     let (space, health) = (context.space.clone(), Health::new(COMPONENT));
     let writer = TimerWriter {
@@ -106,7 +106,8 @@ impl TimerWriter {
             };
             let Some(batch) = stop.run_until_cancelled(taken).await else { break };
             let batch = batch?;
-            // What a lane that no longer serves holds comes again to the one that serves next.
+            // Requests held by a lane that no longer serves are redelivered to the daemon that
+            // serves next.
             if self.gate.is_open() {
                 self.settle(&connection, batch, &stop).await;
             }
@@ -118,9 +119,9 @@ impl TimerWriter {
         Ok(())
     }
 
-    /// Checks that what is armed will fire, and binds the consumer. One that is missing is made,
-    /// and that is said loudly; then every request that the stream holds is met again, which
-    /// changes nothing.
+    /// Checks that armed schedules will fire, and binds the consumer. A missing consumer is
+    /// created, and logged as an error. Then every request that the stream holds is processed
+    /// again, which changes nothing.
     async fn bind(&self, connection: &Connection) -> Result<(), TimerFault> {
         let schedules = connection.stream_info(&self.space.ept_stream()).await?.config;
         if schedules.rest.get("allow_msg_schedules") != Some(&true.into()) {
@@ -133,7 +134,7 @@ impl TimerWriter {
             }
             Ok(_) => ConsumerAction::CreateOrUpdate,
             Err(error) if error.is_absent() => {
-                error!(space = %self.space, stream, consumer = TIMER_WRITER, "a consumer is missing; it is created anew");
+                error!(space = %self.space, stream, consumer = TIMER_WRITER, "a consumer is missing; it is re-created");
                 ConsumerAction::Create
             }
             Err(error) => return Err(error.into()),
@@ -144,7 +145,7 @@ impl TimerWriter {
     }
 
     /// Answers every request of a batch. Requests for one timer are settled together, because only
-    /// the newest of them matters; the others wait for nobody.
+    /// the newest of them matters. Different timers do not wait for each other.
     async fn settle(
         &self,
         connection: &Connection,
@@ -173,7 +174,7 @@ impl TimerWriter {
         add(&self.counters.refused_timers, 1);
         let (space, subject, seq) = (&self.space, &delivery.subject, delivery.stream_seq);
         warn!(%space, %subject, seq, %why, "a timer request arms nothing");
-        log_failure(space, "end a timer request", delivery.term().await);
+        log_failure(space, "terminate a timer request", delivery.term().await);
     }
 
     async fn settle_one(&self, connection: &Connection, asked: Asked, stop: &CancellationToken) {
@@ -183,8 +184,12 @@ impl TimerWriter {
         let armed = arm::arm(space, connection, &self.gate, &request, stop).await;
         match &armed {
             Ok(Outcome::Armed) => add(&self.counters.armed_timers, 1),
-            Ok(outcome) => debug!(%space, %timer, generation, ?outcome, "nothing to arm"),
-            Err(error) => warn!(%space, %timer, generation, %error, "a timer is not armed yet"),
+            Ok(outcome) => {
+                debug!(%space, %timer, generation, ?outcome, "a timer request needs no new schedule")
+            }
+            Err(error) => {
+                warn!(%space, %timer, generation, %error, "a timer could not be armed yet; retrying")
+            }
         }
         for delivery in deliveries {
             let answered = match &armed {
@@ -200,11 +205,11 @@ impl TimerWriter {
     }
 }
 
-/// What a batch asks for one timer.
+/// The requests of a batch for one timer.
 struct Asked {
     /// The newest request.
     request: Request,
-    /// It and those that it supersedes.
+    /// The deliveries of the newest request and of those that it supersedes.
     deliveries: Vec<Delivery>,
 }
 

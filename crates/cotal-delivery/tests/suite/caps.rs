@@ -1,4 +1,4 @@
-//! The store's cap: an unread copy that it takes is a miss that is seen (`wire.md` §3).
+//! The stream's cap: an unread copy that it discards is counted as missed (`wire.md` §3).
 
 use cotal_manager::{AgentName, Agents};
 use cotal_testkit::{God, Mesh, Supervisor, eventually, logged};
@@ -16,7 +16,7 @@ async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
     };
     let what = format!("{count} misses of {name}");
     eventually(&what, || supervisor.status(), |status| of(status) >= count).await;
-    // What is counted later would be counted too often.
+    // The count must stay the same from now on.
     let mut last = 0;
     for _ in 0..3 {
         tokio::time::sleep(std::time::Duration::from_millis(700)).await;
@@ -25,8 +25,8 @@ async fn missed_by(supervisor: &Supervisor, name: &str, count: u64) {
     assert_eq!(last, count, "misses of {name}");
 }
 
-/// Copies of a member that is away are counted one by one, however the checks fall between them,
-/// and told once an episode; who reads misses nothing.
+/// Unread copies of a member that is away are counted exactly, however the checks fall between
+/// them, and reported once per episode. A member that reads misses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     let mesh = Mesh::start().await;
@@ -37,7 +37,7 @@ async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     let reads = mesh.peer("reads", &["team.>"], &[]).await;
     away.join(TEAM).await;
     reads.join(TEAM).await;
-    let lost = ["unread copies of a member are lost", "local.away"];
+    let lost = ["discarded unread copies of a member", "local.away"];
 
     alice.post_many(TEAM, "a", 700).await;
     assert_eq!(reads.receive(700).await.len(), 700);
@@ -58,7 +58,7 @@ async fn the_cap_counts_each_unread_copy_it_takes_and_tells_once_an_episode() {
     missed_by(&supervisor, "away", 200).await;
 }
 
-/// A member that reads nothing tells the meter nothing of it, either.
+/// For a member that reads nothing, a recall does not count as missed either.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_counts_nothing_that_a_recall_took() {
     let mesh = Mesh::start().await;
@@ -81,7 +81,7 @@ async fn the_cap_counts_nothing_that_a_recall_took() {
     missed_by(&supervisor, "away", 50).await;
 }
 
-/// A burst that the first check meets when it is over already.
+/// A burst that is already over at the first check.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_counts_a_burst_before_the_first_look() {
     let mesh = Mesh::start().await;
@@ -99,7 +99,7 @@ async fn the_cap_counts_a_burst_before_the_first_look() {
     missed_by(&Supervisor::of(&mesh).await, "away", 30).await;
 }
 
-/// What a member has read before a burst is not missed, however late the first look at it comes.
+/// Copies that a member read before a burst are not missed, however late the first check comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_accuses_nobody_of_what_was_read_before_a_burst() {
     let mesh = Mesh::start().await;
@@ -112,7 +112,7 @@ async fn the_cap_accuses_nobody_of_what_was_read_before_a_burst() {
     full.join("team.full").await;
     alice.post_many(TEAM, "a", 900).await;
     assert_eq!(reads.receive(900).await.len(), 900);
-    // A look at another member puts the next one off, so that the burst is over by then.
+    // A check of another member delays the next check, so the burst is over by then.
     alice.post_many("team.full", "f", 1_000).await;
     god.wait_until_settled(FANOUT).await;
     god.wait_until_settled(READER).await;
@@ -121,8 +121,8 @@ async fn the_cap_accuses_nobody_of_what_was_read_before_a_burst() {
     missed_by(&supervisor, "full", 0).await;
 }
 
-/// The cap of INBOX: entries that wait for a missing ACL row and are evicted meanwhile are misses
-/// too, and hold no slot any more.
+/// INBOX's cap: entries that wait for a missing ACL row and are discarded are misses too, and free
+/// their slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_counts_waiting_and_parked_entries_that_it_takes() {
     let mesh = Mesh::start().await;
@@ -137,7 +137,7 @@ async fn the_cap_counts_waiting_and_parked_entries_that_it_takes() {
     missed_by(&supervisor, "away", 150).await;
     let status = supervisor.status().await;
     assert_eq!((status.waiting, status.parked), (0, 1_000), "the first 100 waited, 50 were parked");
-    for kind in ["waiting entries were evicted", "parked entries are evicted"] {
+    for kind in ["discarded waiting entries", "discarded parked entries"] {
         assert_eq!(logged(&[kind, "local.away"]).len(), 1, "{kind}");
     }
 }

@@ -1,5 +1,5 @@
-//! The catch-up of a join that a daemon left half done: what it copies, and what it must not
-//! (FAN-6, MEM-7).
+//! The catch-up of a join that a daemon left half done: what it must copy, and what not (FAN-6,
+//! MEM-7).
 
 use cotal_delivery::Lane;
 use cotal_nats::Bytes;
@@ -21,7 +21,7 @@ async fn start() -> (Mesh, Lane, Peer, Peer, God) {
     (mesh, lane, alice, bob, god)
 }
 
-/// Fan-out refused or passed over these posts before the row was written; catch-up meets them
+/// Fan-out refused or skipped these posts before the row was written; the catch-up reads them
 /// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_6_a_catch_up_copies_no_forgery_and_no_own_post() {
@@ -49,13 +49,13 @@ async fn fan_6_a_catch_up_copies_no_forgery_and_no_own_post() {
     assert_eq!(god.entries(&bob.lifecycle).await.len(), 1);
 }
 
-/// Retention takes posts of the window while catch-up waits for the reader. Either all of them come
-/// or the shortfall is said.
+/// CHAT discards posts of the window while the catch-up waits for the reader. Either all of them
+/// are copied, or the shortfall is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
     let (mesh, _lane, alice, bob, god) = start().await;
     god.cap_subjects("CHAT_main", 1_000).await;
-    // An older post elsewhere keeps the stream's own start where it is.
+    // An older post elsewhere keeps the stream's first sequence in place.
     alice.post("team.other", "older", &[]).await;
     alice.post_many(TEAM, "window", 600).await;
     god.wait_until_settled(FANOUT).await;
@@ -66,7 +66,7 @@ async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
         // The first page of the window is copied; the next waits for the reader.
         god.wait_for_entries(202).await;
         for _ in 0..900 {
-            // No post, so it takes the place of one and is copied to nobody.
+            // It cannot be parsed, so it displaces a post and is copied to nobody.
             alice.connection.publish(subject.clone(), None, "{".into()).await.expect("sent");
         }
         alice.connection.round_trip().await.expect("a broker");
@@ -78,7 +78,7 @@ async fn mem_7_what_retention_takes_during_a_catch_up_is_no_silent_gap() {
     assert_eq!(joined.reason, Some(JoinShortfall::Evicted));
 }
 
-/// CHAT itself begins after the window's start, or only a full subject does: both are shortfalls.
+/// The window is incomplete if CHAT begins after its start, and also if only one subject is full.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
     for full in [false, true] {
@@ -104,14 +104,14 @@ async fn mem_7_a_window_is_cut_by_the_streams_start_or_by_one_full_subject() {
     }
 }
 
-/// A row as the running daemon wrote it itself, in an attempt that nobody finished: another's it
-/// would finish at once, before anybody asks.
+/// Writes a row with the running daemon's own writer identity, as an attempt that nobody finished.
+/// Another daemon's row it would finish at once, before the test can ask.
 async fn put_own_row(mesh: &Mesh, god: &God, row: MemberRow) {
     let writer_identity = Supervisor::of(mesh).await.status().await.incarnation;
     god.put_member(&MemberRow { writer_identity, ..row }).await;
 }
 
-/// Two entries whose owner has no ACL row wait at a reader that is given one at a time.
+/// Two entries whose owner has no ACL row wait at a reader that gets one entry at a time.
 async fn occupy_reader(god: &God) {
     god.limit("INBOX_main", READER, 1).await;
     let subject = format!("cotal.main.dinbox.local.ghost.{}", "a".repeat(26));

@@ -1,5 +1,5 @@
-//! A cluster of three servers, one of which is lost, and an account of thousands of connections
-//! (EVC-3, TMR-1).
+//! A cluster of three servers that loses one, and an account with thousands of connections (EVC-3,
+//! TMR-1).
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Trio {
         trio
     }
 
-    /// A cluster elects a leader first, so provisioning is tried until it is done.
+    /// A cluster first elects a leader, so provisioning is retried until it succeeds.
     async fn provision(&self) {
         let address = BrokerAddress { url: self.servers[0].url().to_owned(), tls: TlsMode::Plain };
         let attempt = || cotal_manager::provision(&self.authority, &address);
@@ -86,7 +86,7 @@ impl Trio {
         Creds::parse(minted.expect("a credential").creds.expose()).expect("a credential")
     }
 
-    /// A server that has just joined may not know the account for a moment.
+    /// A server that has just joined may not know the account yet.
     async fn connect(&self, server: usize, creds: Creds) -> Connection {
         let url = self.servers[server].url();
         let options = ConnectOptions::new(url, "a test", CredsSource::new(creds));
@@ -102,7 +102,7 @@ impl Trio {
     }
 }
 
-/// Asks until the daemon is able to scan: a machine at its limit may make a dial time out.
+/// Retries until the daemon can scan: on a busy machine a dial may time out.
 async fn ask<T: serde::de::DeserializeOwned>(
     manager: &Supervisor,
     op: &str,
@@ -142,7 +142,7 @@ async fn evc_3_a_census_needs_every_server_of_the_mesh() {
     let gone = evict(&manager, &who).await;
     assert_eq!((gone.remaining, gone.verified_gone), (0, true));
 
-    // A server that is cut off proves nothing about its connections.
+    // A paused server proves nothing about its connections.
     trio.servers[2].pause().expect("a paused server");
     let unknown = liveness(&manager, &who).await;
     assert_eq!((unknown.state, unknown.scan_complete), (LiveState::Unknown, false));
@@ -171,7 +171,7 @@ async fn evc_3_an_account_of_thousands_of_connections_is_counted_page_by_page() 
     }
     let live = liveness(&manager, &who).await;
     assert_eq!((live.state, live.scan_complete), (LiveState::Live, true));
-    // The broker lists by age, so the youngest stands on the last page.
+    // The broker lists by age, so the youngest connection is on the last page.
     let text = mesh.creds(Profile::Observer);
     let creds = Creds::parse(&text).expect("a credential");
     let youngest = Principal::new("local", creds.nkey()).expect("a principal");
@@ -185,7 +185,7 @@ async fn evc_3_an_account_of_thousands_of_connections_is_counted_page_by_page() 
     eventually("the crowd is gone", proven, |eviction| eviction.verified_gone).await;
 }
 
-/// A stream that is kept on every server is at its operator's choice; the names stay the same.
+/// How many servers keep a stream is the operator's choice; the names stay the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn tmr_1_a_timer_fires_on_a_cluster_that_lost_a_server() {
     let mut trio = Trio::start().await;
@@ -209,7 +209,7 @@ async fn tmr_1_a_timer_fires_on_a_cluster_that_lost_a_server() {
         let body = TimerBody::new(&timer, generation, clock::unix_millis() + in_ms);
         let body: cotal_nats::Bytes = serde_json::to_vec(&body).expect("JSON").into();
         let subject = space.ept_schedule(&timer);
-        // An election answers nobody; the same request again changes nothing.
+        // During an election nobody answers; sending the same request again changes nothing.
         let asked = || endpoint.publish_confirmed(subject.clone(), None, body.clone(), None);
         eventually("a stored request", asked, Result::is_ok).await.expect("stored");
     };
@@ -226,7 +226,7 @@ async fn tmr_1_a_timer_fires_on_a_cluster_that_lost_a_server() {
     };
     ask(1, 8_000).await;
     stands(space.ept_armed(&timer), 1).await;
-    // Whichever stream it led elects another leader.
+    // The streams that it led elect another leader.
     trio.servers.pop().expect("a server").kill().await.expect("a killed server");
     stands(space.ept_fire(&timer), 1).await;
     ask(2, 500).await;

@@ -1,4 +1,4 @@
-//! A consumer that somebody deletes under the running daemon (`wire.md` §3).
+//! A consumer that somebody deletes while the daemon uses it (`wire.md` §3).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ async fn post(alice: &Peer, ids: std::ops::Range<usize>) {
     }
 }
 
-/// It is made again where the daemon stopped: nothing is lost, nothing comes twice, and it is said.
+/// It is re-created at the daemon's position: nothing is lost or delivered twice, and an error is
+/// logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_deleted_under_the_daemon_is_made_again_and_loses_nothing() {
     for (stream, consumer) in [("CHAT_main", FANOUT), ("INBOX_main", READER)] {
@@ -34,13 +35,16 @@ async fn a_consumer_deleted_under_the_daemon_is_made_again_and_loses_nothing() {
         god.wait_until_settled(FANOUT).await;
         god.wait_until_settled(READER).await;
         bob.receives_nothing().await;
-        let said =
-            logged(&["ERROR", "vanished under the daemon", &format!("consumer=\"{consumer}\"")]);
+        let said = logged(&[
+            "ERROR",
+            "was deleted while the daemon used it",
+            &format!("consumer=\"{consumer}\""),
+        ]);
         assert_eq!(said.len(), 1, "{said:?}");
     }
 }
 
-/// Deleted while no daemon ran: what it had read is forgotten, and that is said.
+/// Deleted while no daemon ran: its position is lost, and an error is logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_missing_at_the_start_is_made_anew_and_releases_what_stands() {
     let mesh = Mesh::start().await;

@@ -1,7 +1,7 @@
 //! Daemon, broker and member die at any step, and nothing is lost (RDR-3).
 //!
-//! Dropping a `Lane` aborts it wherever it is, without a release, as SIGKILL does. The lease row is
-//! then removed by hand, so that no test waits for its 30 s.
+//! Dropping a `Lane` aborts it wherever it is, without a release, as SIGKILL does. The test then
+//! removes the lease row, so that it need not wait for its 30 s.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ async fn rdr_3_a_daemon_that_dies_between_inbox_and_hand_off_loses_nothing() {
     bob.receives_nothing().await;
 }
 
-/// The copies are confirmed and the entries are not acked: the next daemon hands them over again.
+/// The copies are confirmed and the entries are not acked: the next daemon hands them off again.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_daemon_that_dies_between_hand_off_and_ack_doubles_nothing() {
     let (mesh, lane, alice, bob, god) = with_member(TEAM).await;
@@ -56,7 +56,7 @@ async fn rdr_3_a_daemon_that_dies_between_hand_off_and_ack_doubles_nothing() {
     bob.receives_nothing().await;
 }
 
-/// Wherever each death comes, with posts, copies and hand-offs under way.
+/// Deaths at different points, with posts, copies and hand-offs in progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_daemon_killed_again_and_again_loses_and_doubles_nothing() {
     let (mesh, mut lane, alice, bob, god) = with_member(TEAM).await;
@@ -66,7 +66,7 @@ async fn rdr_3_a_daemon_killed_again_and_again_loses_and_doubles_nothing() {
         let prefix = format!("r{round}-");
         let posting = post_all(&alice, &prefix, 60);
         let dying = async {
-            // Later in each round: after no copy, after a few, after most.
+            // A later point in each round: after no copy, after a few, after most.
             god.wait_for_entries(round * 60 + round * 10).await;
             killed(&god, lane).await;
         };
@@ -100,7 +100,7 @@ async fn rdr_3_a_broker_that_dies_in_the_middle_loses_nothing_that_it_acked() {
     bob.receives_nothing().await;
 }
 
-/// A member that took copies and died without an ack gets each again; one that acked gets none.
+/// A member that dies before its acks gets every copy again; one that has acked gets none.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_member_that_dies_before_its_ack_gets_the_copy_again() {
     let (mesh, _lane, alice, _bob, god) = with_member(TEAM).await;
@@ -131,8 +131,9 @@ async fn rdr_3_a_member_that_dies_before_its_ack_gets_the_copy_again() {
     carol.receives_nothing().await;
 }
 
-/// The broker has given the post to a connection that drops before it is read, as a move onto a
-/// renewed credential can do. It comes again within seconds, not after the ack wait of a minute.
+/// The broker has sent the post on a connection that drops before it is read, as in a reconnect
+/// with a renewed credential. The post is redelivered within seconds, not after the ack wait of a
+/// minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_what_was_on_its_way_when_a_connection_dropped_comes_back_soon() {
     let mesh = Mesh::start().await;

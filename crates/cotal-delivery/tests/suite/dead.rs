@@ -9,7 +9,7 @@ use cotal_wire::{Channel, LifecycleUid};
 const TEAM: &str = "team.backend";
 const ACK: &str = r#"{"stream":"CHAT_main","seq":1}"#;
 
-/// Makes the broker write the PubAck of an own post under `e.<seq>`, as any agent can.
+/// Makes the broker write the PubAck of a post under `e.<seq>`, as any agent can.
 async fn garble(eve: &Peer, seq: u64) {
     let channel = Channel::parse(TEAM).expect("a channel");
     let subject = Subject::from(eve.space.chat(eve.principal(), &channel));
@@ -23,7 +23,7 @@ async fn row(kv: &Kv, seq: u64) -> Option<Entry> {
     kv.get(&dead_key(seq)).await.expect("the dead bucket")
 }
 
-/// Garbage stood there, and a deletion took its place.
+/// Whether garbage was replaced by a deletion.
 fn removed(row: &Option<Entry>) -> bool {
     row.as_ref().is_some_and(|row| row.live().is_none())
 }
@@ -44,7 +44,7 @@ async fn a_garbled_row_under_which_no_row_is_known_is_removed() {
     eventually("what comes while it serves goes", || row(&kv, 8), removed).await;
 }
 
-/// The bucket keeps no history, so the daemon's memory is all that is left of the row.
+/// The bucket keeps no history, so only the daemon's memory still has the row.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_given_up_row_is_written_back_over_garbage() {
     let mesh = Mesh::start().await;
@@ -68,7 +68,7 @@ async fn a_given_up_row_is_written_back_over_garbage() {
         next_at: 0,
     };
     let kv = god.kv(Bucket::Dead);
-    // A parked one that the daemon has counted, so that it surely has seen the given-up one before.
+    // A parked row: once the daemon has counted it, it has also seen the given-up row before it.
     let (seq, next_at) = (2, cotal_manager::clock::unix_millis() + 600_000);
     let parked = DeadRow { seq, state: DeadState::Parked, next_at, ..given_up.clone() };
     for row in [&given_up, &parked] {

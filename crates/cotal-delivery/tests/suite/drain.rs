@@ -1,7 +1,7 @@
-//! A backlog that is worked off while daemons die, connections drop and pulls of a paused process
-//! stand: INBOX's cap never takes an entry that nobody has judged (RDR-3, FAN-1).
+//! A backlog is processed while daemons die, connections drop, and pulls of a paused process are
+//! open: INBOX's cap never discards an entry that was not judged (RDR-3, FAN-1).
 //!
-//! DLV has no cap here, so that nothing but INBOX could lose a copy.
+//! DLV has no cap here, so only INBOX could lose a copy.
 
 use cotal_delivery::Lane;
 use cotal_nats::{PullConsumer, PullOptions};
@@ -11,7 +11,7 @@ use cotal_wire::names::READER;
 const TEAM: &str = "team.backend";
 const MEMBERS: usize = 10;
 const SENDERS: usize = 5;
-/// As many as CHAT keeps of one sender on one channel.
+/// As many as CHAT keeps per sender and channel once they are routed.
 const POSTS_EACH: usize = 1_000;
 const POSTS: u64 = (SENDERS * POSTS_EACH) as u64;
 
@@ -38,8 +38,7 @@ impl Drain {
         lane.stop();
         lane.ended().await.expect("a clean end");
         god.lift_cap("DLV_main").await;
-        // Tighter than in a real space, and still above the 600 posts that may stand before the
-        // reader.
+        // Lower than in a real space, and still above the 600 posts of the admission window.
         god.cap_subjects("INBOX_main", 650).await;
         Self { mesh, god, senders }
     }
@@ -50,7 +49,7 @@ impl Drain {
         }
     }
 
-    /// Waits until each member holds every post.
+    /// Waits until each member has every copy.
     async fn loses_nothing(&self) {
         let held = || async {
             let page = self.god.connection.stream_info_subjects("DLV_main", "cotal.main.dlv.>", 0);
@@ -76,7 +75,7 @@ async fn rdr_3_a_connection_that_drops_in_a_drain_loses_nothing() {
     let _lane = drain.mesh.serve(options).await;
     for entries in [4_000, 20_000] {
         drain.god.wait_for_entries(entries).await;
-        // What the broker says from now on is lost with the connection.
+        // From now on the broker's messages are lost with the connection.
         proxy.stall();
         drain.god.wait_until_given(READER).await;
         proxy.cut();
@@ -99,7 +98,7 @@ async fn rdr_3_a_daemon_that_dies_in_a_drain_loses_nothing() {
     drain.loses_nothing().await;
 }
 
-/// A process that is paused has pulls at the broker, which are served long after another has taken
+/// A paused process has pulls at the broker, which are served long after another daemon has taken
 /// over.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_the_pulls_of_a_paused_daemon_lose_nothing() {
@@ -111,7 +110,7 @@ async fn rdr_3_the_pulls_of_a_paused_daemon_lose_nothing() {
         .await
         .expect("the reader's consumer");
     let pulling = async {
-        // One that never answers, as a paused one does not.
+        // A consumer client that never answers, like a paused one.
         let taken = paused.next_batch(1, std::time::Duration::from_secs(60)).await;
         assert!(!taken.expect("a pull").is_empty(), "nothing was taken from the daemon");
     };

@@ -1,4 +1,4 @@
-//! Verified eviction over the account's observer, against a real broker.
+//! Verified eviction with the account's observer, against a real broker.
 
 use cotal_testkit::Mesh;
 use cotal_wire::control::{Eviction, PrincipalLiveness};
@@ -6,7 +6,7 @@ use cotal_wire::profile::Profile;
 use cotal_wire::{Lifecycle, LifecycleUid};
 use serde_json::json;
 
-/// The manager's side, as a bare protocol client on the admin rail.
+/// The manager's side, as a plain protocol client on the admin rail.
 async fn supervisor(mesh: &Mesh) -> cotal_testkit::Peer {
     let creds = mesh.creds(Profile::Supervisor);
     let claims = cotal_wire::creds::Creds::parse(&creds).expect("a credential").claims;
@@ -40,7 +40,7 @@ async fn evict(supervisor: &cotal_testkit::Peer, principal: &str) -> Eviction {
 #[tokio::test(flavor = "multi_thread")]
 async fn evc_6_liveness_is_live_then_gone_by_the_observers_own_census() {
     let mesh = Mesh::start().await;
-    // It is the read half: the kick credential is never opened for it.
+    // Reading needs no kick credential, so none is opened.
     forget_evictor(&mesh);
     let _lane = mesh.lane().await;
     let manager = supervisor(&mesh).await;
@@ -59,7 +59,7 @@ async fn evc_3_a_kick_is_never_success_a_scan_that_sees_nothing_is() {
     let manager = supervisor(&mesh).await;
     let bob = mesh.peer("bob", &["a"], &[]).await;
 
-    // The client redials within milliseconds: kicked, and yet not gone.
+    // The client reconnects within milliseconds: kicked, but not gone.
     let cid = bob.connection.client_id();
     let undone = evict(&manager, "local.bob").await;
     assert_eq!((undone.kicked, undone.verified_gone, undone.scan_complete), (1, false, true));
@@ -96,7 +96,8 @@ async fn evc_4_a_connection_id_that_a_caller_supplies_selects_nothing() {
     let bob = mesh.peer("bob", &["a"], &[]).await;
     let carol = mesh.peer("carol", &["a"], &[]).await;
     let cid = carol.connection.client_id();
-    // Bob is there and redials, so that the daemon looks on for as long as a kick takes to show.
+    // Bob is connected and reconnects, so the daemon keeps scanning for as long as a kick takes to
+    // show.
     let args = json!({ "principal": "local.bob", "cid": cid, "cids": [cid] });
     let reply = manager.control("delivery-admin", "evictPrincipal", args).await;
     let data = reply.expect("an answer").data.expect("an eviction");

@@ -16,13 +16,13 @@ fn message_id(message: &cotal_nats::StoredMessage) -> Option<&str> {
     cotal_nats::headers::get(message.headers.as_ref(), cotal_nats::headers::MSG_ID)
 }
 
-/// What the consumer of posts and the consumer of entries were given, has been dealt with.
+/// Waits until every delivered post and entry is processed.
 async fn settled(god: &God) {
     god.wait_until_settled(FANOUT).await;
     god.wait_until_settled(READER).await;
 }
 
-/// A mesh with a lane, and alice who may post everywhere.
+/// A mesh with a lane, and alice, who may post everywhere.
 async fn serving() -> (Mesh, cotal_delivery::Lane, Peer) {
     let mesh = Mesh::start().await;
     let lane = mesh.lane().await;
@@ -36,7 +36,7 @@ async fn fan_1_a_durable_post_reaches_every_member_whose_interval_holds_it() {
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     let carol = mesh.peer("carol", &["team.>"], &[]).await;
 
-    // On a durable channel a mention is no ticket: only a membership is.
+    // On a durable channel a mention gives no copy: only a membership does.
     alice.post(TEAM, "before", &["bob", "carol"]).await;
     assert!(bob.join(TEAM).await.durable);
     assert!(alice.join(TEAM).await.durable);
@@ -55,7 +55,7 @@ async fn fan_1_a_durable_post_reaches_every_member_whose_interval_holds_it() {
     lane.ended().await.expect("a clean end");
 }
 
-/// `wire.md` §5: the entry, both message ids, the sequence header and the untouched bytes.
+/// `wire.md` §5: the entry, both message ids, the sequence header and the unchanged bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_a_copy_is_the_post_byte_for_byte_under_the_ids_of_the_wire() {
     let (mesh, _lane, alice) = serving().await;
@@ -106,7 +106,7 @@ async fn fan_2_a_mention_on_a_live_channel_reaches_a_peer_who_may_read_it() {
     }
 }
 
-/// A body with a field of another type is still a post: who reads the channel gets it.
+/// A body with a field of another type is still a post: whoever reads the channel gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_fan_2_mentions_of_another_type_withhold_a_post_from_nobody() {
     let (mesh, _lane, alice) = serving().await;
@@ -129,8 +129,8 @@ async fn fan_1_fan_2_mentions_of_another_type_withhold_a_post_from_nobody() {
     assert_eq!(Supervisor::of(&mesh).await.status().await.refused_posts, 0);
 }
 
-/// `wire.md` §4: a name that live ACL rows bear is theirs, whatever presence claims; two bearers,
-/// or two claims, give no copy.
+/// `wire.md` §4: a name in live ACL rows belongs to those agents, whatever presence claims; two
+/// agents with the name, or two claims, give no copy.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_2_a_name_is_its_acl_bearers_then_its_one_claimants_and_never_ambiguous() {
     let (mesh, _lane, alice) = serving().await;
@@ -196,8 +196,8 @@ async fn fan_2_an_offline_peer_is_reached_also_after_a_daemon_restart() {
     assert_eq!(bob.receive(3).await, ["first", "while down", "after"]);
 }
 
-/// An entry in the mixed store routes and proves nothing: whoever put it there, the row and the ACL
-/// of now decide.
+/// An entry in INBOX only routes and proves nothing: whoever wrote it, the current row and ACL
+/// decide.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_3_an_entry_that_routing_would_never_make_is_never_released() {
     let (mesh, _lane, alice) = serving().await;
@@ -292,8 +292,8 @@ async fn fan_5_a_post_is_copied_once_a_member_and_generation_whatever_comes_agai
     }
 }
 
-/// The sender is part of the key, and an id that no header can carry is folded: nobody can squat
-/// another's id, and the same odd id is still the same post.
+/// The sender is part of the key, and an id that no header can carry is hashed. So nobody can
+/// occupy another's id, and the same odd id still means the same post.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_5_the_key_is_id_and_sender_for_odd_ids_too() {
     let (mesh, _lane, alice) = serving().await;
@@ -352,12 +352,12 @@ async fn fan_6_a_post_that_is_none_is_ended_at_once_and_never_copied() {
     for body in &bad {
         alice.post_raw(TEAM, body.clone().into(), None).await.expect("a stored post");
     }
-    // Not UTF-8, in a string that nobody reads.
+    // Invalid UTF-8, in a string that nobody reads.
     let not_text = [&with("z", json!("!")).into_bytes()[..]].concat();
     let not_text: Vec<u8> =
         not_text.iter().map(|it| if *it == b'!' { 0xff } else { *it }).collect();
     alice.post_raw(TEAM, not_text.into(), None).await.expect("a stored post");
-    // Each is honest about its sender, so that nothing but its subject speaks against it.
+    // Each names its true sender, so only its subject is wrong.
     let foreign = [
         ("nobody.alice", "nobody.alice.team.backend"),
         ("local.al-ice", "local.al-ice.team.backend"),
@@ -415,7 +415,7 @@ async fn fan_7_the_class_is_the_one_at_routing_for_posts_and_joins_alike() {
     bob.receives_nothing().await;
 }
 
-/// Nothing older than a lifecycle belongs to it, and a copy is addressed to the live one.
+/// Nothing older than a lifecycle belongs to it, and a copy goes to the live one.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_2_a_mention_goes_to_the_live_lifecycle_alone() {
     let (mesh, _lane, alice) = serving().await;

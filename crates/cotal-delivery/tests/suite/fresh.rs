@@ -1,8 +1,7 @@
-//! Nothing is decided on what the daemon has not seen yet (`wire.md` §5, *Current*): its watches
-//! are held while the world changes.
+//! Nothing is decided while the view is not current (`wire.md` §5, *Current*): the tests hold the
+//! daemon's watches back while rows change.
 //!
-//! That a decision waits is told by the log after five seconds, which is the event that these tests
-//! wait for.
+//! After five seconds the daemon logs that a decision waits; the tests wait for that line.
 
 use std::time::Duration;
 
@@ -62,7 +61,7 @@ async fn fan_2_a_mention_waits_for_the_acls_of_its_moment() {
     assert_eq!(bob.receive(1).await, ["m"]);
 }
 
-/// The claim is renewed, because it lives for six seconds only.
+/// The presence claim is renewed, because it lives for only six seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_2_a_mention_waits_for_the_names_of_its_moment() {
     let (mesh, _lane, alice, god) = start().await;
@@ -95,8 +94,8 @@ async fn fan_7_a_post_and_a_join_wait_for_the_class_of_their_moment() {
     assert!(god.entries(&bob.lifecycle).await.is_empty(), "routed as a post of a durable channel");
 }
 
-/// An entry of bob's before the reader; then he may have it no more by a row of `bucket`, unseen by
-/// the daemon.
+/// An entry for bob waits before the reader. Then a row of `bucket` takes his right to it away, and
+/// the daemon does not see the row yet.
 async fn unseen(bucket: Bucket) -> (Mesh, Lane, God, Peer, u64) {
     let (mesh, lane, alice, god) = start().await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
@@ -113,7 +112,7 @@ async fn unseen(bucket: Bucket) -> (Mesh, Lane, God, Peer, u64) {
     (mesh, lane, god, bob, seq)
 }
 
-/// Bob's ACL is narrowed and carol has left, unseen by the daemon.
+/// Bob's ACL is narrowed and carol has left; the daemon sees neither yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_1_an_entry_waits_for_the_acls_and_the_rows_of_its_moment() {
     for bucket in [Bucket::Acl, Bucket::Members] {
@@ -129,7 +128,7 @@ async fn rdr_1_an_entry_waits_for_the_acls_and_the_rows_of_its_moment() {
     }
 }
 
-/// An entry that waited outside the consumer is judged like any other, by the moment of its retry.
+/// A parked entry is judged like any other, by the rows at its retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_1_a_parked_entry_is_judged_by_the_acls_and_the_rows_of_its_retry() {
     for bucket in [Bucket::Acl, Bucket::Members] {
@@ -162,8 +161,8 @@ fn parked(peer: &Peer, chat_seq: u64) -> DeadRow {
     }
 }
 
-/// Whose a parked entry is, is told by the rows of its time: a daemon that was not there reads
-/// them.
+/// The rows of its time tell whose a parked entry is; a daemon that started later reads them from
+/// the history.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_10_a_parked_entry_of_an_earlier_membership_outlives_a_rejoin_and_a_restart() {
     let (mesh, lane, alice, god) = start().await;

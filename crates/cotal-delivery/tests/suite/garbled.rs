@@ -1,4 +1,4 @@
-//! Member rows that somebody garbled, and what lies behind them (MEM-1, `wire.md` §4).
+//! Member rows that somebody garbled, and the rows before the garbage (MEM-1, `wire.md` §4).
 
 use cotal_testkit::{Peer, eventually, with_member};
 use cotal_wire::Channel;
@@ -6,14 +6,14 @@ use cotal_wire::names::{Bucket, DELIVERY, FANOUT, member_key};
 use serde_json::json;
 
 const TEAM: &str = "team.backend";
-/// What the broker writes over a row when somebody makes it the target of a reply.
+/// What the broker writes over a row when somebody uses its subject as a reply subject.
 const GARBAGE: &str = r#"{"stream":"CHAT_main","seq":1}"#;
 
 fn key(peer: &Peer) -> String {
     member_key(&Channel::parse(TEAM).expect("a channel"), &peer.lifecycle)
 }
 
-/// The daemon's watch is held, so that the join meets the garbage before anything is repaired.
+/// The daemon's watch is held back, so the join reads the garbage before it is repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_join_never_takes_a_garbled_row_for_an_absence() {
     let (_mesh, _lane, alice, bob, god) = with_member(TEAM).await;
@@ -34,7 +34,7 @@ async fn mem_1_a_join_never_takes_a_garbled_row_for_an_absence() {
     assert_eq!((joined.durable, joined.generation), (true, 1));
 }
 
-/// What a deletion ended does not come back because garbage was written over the deletion.
+/// A deleted membership does not come back because garbage was written over the deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_deleted_row_does_not_come_back_from_the_history_behind_garbage() {
     let (mesh, mut lane, alice, bob, god) = with_member(TEAM).await;

@@ -1,5 +1,5 @@
-//! DLV refuses copies for as long as it likes: an authorized entry waits, is never given up, and
-//! never falls out of INBOX (RDR-3, RDR-8).
+//! However long DLV refuses copies, an authorized entry waits, is never given up, and is never
+//! discarded from INBOX (RDR-3, RDR-8).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const TEAM: &str = "team.backend";
 const DLV: &str = "DLV_main";
 const REFUSED: &str = "copies could not be handed off";
 
-/// A stream must hold something to be full.
+/// A stream must hold a message before it can be full.
 async fn fill(alice: &Peer, bob: &Peer, god: &God) {
     alice.post(TEAM, "first", &[]).await;
     assert_eq!(bob.receive(1).await, ["first"]);
@@ -23,7 +23,7 @@ async fn told(what: &str) {
     eventually(what, || async { logged(&[what]).len() }, |lines| *lines > 0).await;
 }
 
-/// Takes the next entry ten times and gives it back, as ten daemons would that died over it.
+/// Pulls the next entry ten times and returns it, like ten daemons that died while they held it.
 async fn use_up_redeliveries(god: &God) {
     let options = PullOptions { batch: 1, ..PullOptions::default() };
     let pull = PullConsumer::open(&god.connection, "INBOX_main", READER, options).await;
@@ -58,7 +58,8 @@ async fn rdr_3_an_authorized_entry_is_not_given_up_after_ten_redeliveries() {
     eventually("nothing waits", || supervisor.status(), |s| s.waiting == 0).await;
 }
 
-/// Far more than a member's part of INBOX keeps: fan-out waits, and CHAT holds what is not routed.
+/// Far more posts than INBOX keeps per member: fan-out waits, and CHAT keeps the posts that are not
+/// routed.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_3_a_refusing_store_loses_nothing_however_much_is_posted() {
     let (mesh, _lane, alice, bob, god) = with_member(TEAM).await;

@@ -1,5 +1,5 @@
-//! A lane that is told to stop in the middle of its work hands over in order: what it had taken
-//! comes to the next one before anything newer (`wire.md` §3).
+//! A lane that is stopped in the middle of its work hands over in order: the next daemon gets what
+//! it had pulled before anything newer (`wire.md` §3).
 
 use cotal_delivery::Lane;
 use cotal_testkit::{God, Mesh, Peer};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const TEAM: &str = "team.backend";
 const MEMBERS: usize = 12;
-/// As many as may stand before the reader at once, and few enough for the cap of a member's store.
+/// Fewer than the admission window and than the cap of DLV.
 const POSTS: usize = 550;
 const STOPS: usize = 6;
 
@@ -19,7 +19,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Every post stands before `held`, one of the daemon's consumers, and no daemon serves.
+    /// Every post waits at `held`, one of the daemon's consumers, and no daemon serves.
     async fn with_backlog_before(held: &str) -> Self {
         let mesh = Mesh::start().await;
         let god = God::of(&mesh).await;
@@ -54,13 +54,13 @@ impl Stage {
         lane.ended().await.expect("a clean end");
     }
 
-    /// What `consumer` has not answered for.
+    /// The messages that `consumer` has not answered.
     async fn left(&self, stream: &str, consumer: &str) -> u64 {
         let info = self.god.connection.consumer_info(stream, consumer).await.expect("a consumer");
         info.num_pending + info.num_ack_pending as u64
     }
 
-    /// Each member's copies, in the order in which they were handed over.
+    /// Each member's copies, in the order in which they were handed off.
     async fn each_got_everything_in_order(&self) {
         self.god.wait_until_settled(FANOUT).await;
         self.god.wait_until_settled(READER).await;

@@ -1,4 +1,4 @@
-//! The single-flight lease against a real broker (LSE-1 to 6, 8, 9).
+//! The lease against a real broker (LSE-1 to 6, 8, 9).
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn probe(peer: &Peer) -> Option<String> {
     reply["state"].as_str().map(str::to_owned)
 }
 
-/// A connection of the space's own census observer.
+/// A connection with the space's own census observer.
 async fn observer(mesh: &Mesh) -> (Connection, String) {
     let store = FileStore::new(mesh.root().clone());
     let key = SecretKey::new(mesh.space(), SecretKind::MembershipObserver);
@@ -37,7 +37,7 @@ async fn observer(mesh: &Mesh) -> (Connection, String) {
     (mesh.connect(secret.expose()).await, account)
 }
 
-/// The connections of the account that are called `name`, open (0) or closed (1), each with its
+/// The connections of the account named `name`, open (0) or closed (1), each with its
 /// subscriptions.
 async fn census(observer: &(Connection, String), state: u8, name: &str) -> Vec<Vec<String>> {
     let (connection, account) = observer;
@@ -53,8 +53,8 @@ async fn census(observer: &(Connection, String), state: u8, name: &str) -> Vec<V
     named.map(|c| texts(&c["subscriptions_list"])).collect()
 }
 
-/// The broker's own lists: no consumer more, and no subscription of the refused connection but its
-/// reply inbox.
+/// The broker's own lists show no further consumer, and only the reply inbox as a subscription of
+/// the refused connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_1_a_second_daemon_is_refused_and_binds_nothing() {
     let mesh = Mesh::start().await;
@@ -86,7 +86,7 @@ async fn lse_1_a_second_daemon_is_refused_and_binds_nothing() {
     }
 }
 
-/// Slow (30 s): nobody helps but the bucket's own time to live.
+/// Slow (30 s): only the bucket's own time to live removes the row.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_2_the_row_of_a_crashed_holder_expires_and_the_next_daemon_serves() {
     let mesh = Mesh::start().await;
@@ -97,7 +97,7 @@ async fn lse_2_the_row_of_a_crashed_holder_expires_and_the_next_daemon_serves() 
     let bucket = mesh.space().kv_stream(Bucket::Delivery);
     let bucket = mesh.operator().await.stream_info(&bucket).await.expect("the lease bucket");
     assert_eq!(bucket.config.max_age, 30_000_000_000, "a lease lives for 30 s");
-    // What the dying daemon had pulled would else come again after a minute only.
+    // Otherwise messages that the dying daemon had pulled would be redelivered only after a minute.
     God::of(&mesh).await.hasten_daemon().await;
     drop(lane);
     let crashed = Instant::now();
@@ -120,7 +120,7 @@ async fn lse_2_the_row_of_a_crashed_holder_expires_and_the_next_daemon_serves() 
     assert_eq!(bob.receive(1).await, ["meanwhile"]);
 }
 
-/// Each `ready` row is met by a responder that is bound already.
+/// At each `ready` row a responder is already bound.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_8_ready_is_said_after_the_responders_are_bound_and_taken_back_while_quiet() {
     let mesh = Mesh::start().await;
@@ -158,7 +158,8 @@ async fn lse_8_a_quiet_daemon_says_that_it_is_unbound_and_does_nothing() {
     assert_eq!(probe(&alice).await.as_deref(), Some("bound"));
 }
 
-/// A garbled lease is tampering, not another holder: its owner writes it back and serves on.
+/// A garbled lease is tampering, not another holder: its owner writes it back and continues to
+/// serve.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_9_a_garbled_lease_row_is_written_back_by_the_holder() {
     let mesh = Mesh::start().await;
@@ -174,7 +175,7 @@ async fn lse_9_a_garbled_lease_row_is_written_back_by_the_holder() {
     assert!(alice.control(DELIVERY, "listMemberships", json!({})).await.expect("a reply").ok);
 }
 
-/// The `ready` of every lease row up to the first that says yes.
+/// The `ready` values of every lease row up to the first `true`.
 async fn rows_until_ready(watch: &mut cotal_nats::Watch) -> Vec<bool> {
     let mut rows = Vec::new();
     loop {
@@ -203,7 +204,7 @@ async fn lse_9_a_release_never_touches_the_row_of_a_successor() {
     let mut lane = mesh.lane().await;
     let successor = put_successor(&god).await;
     lane.stop();
-    // Whether the loss or the stop is met first, the row is not this process's any more.
+    // Whether the loss or the stop comes first, the row is no longer this process's.
     let _ = lane.ended().await;
     assert_eq!(lease(&god).await.expect("the successor's row").1, successor);
 }
@@ -235,7 +236,7 @@ fn lease_subject(mesh: &Mesh) -> String {
     format!("$KV.{}.{LEASE_KEY}", mesh.space().bucket(Bucket::Delivery))
 }
 
-/// A lane behind a proxy, serving, whose row says so.
+/// A lane behind a proxy that serves and whose row says `ready`.
 async fn behind(mesh: &Mesh, proxy: &Proxy, god: &God) -> Lane {
     let mut options = mesh.lane_options();
     options.server = proxy.url();
@@ -245,7 +246,7 @@ async fn behind(mesh: &Mesh, proxy: &Proxy, god: &God) -> Lane {
     lane
 }
 
-/// Takes the row away and holds back the daemon's attempt to create it again.
+/// Deletes the row and holds back the daemon's attempt to create it again.
 async fn hold_the_create(mesh: &Mesh, proxy: &Proxy, god: &God) {
     proxy.stall_at(&lease_subject(mesh));
     god.free_lease().await;
@@ -319,7 +320,8 @@ fn narrowed(mesh: &Mesh) -> (FileStore, SecretKey, Secret) {
     let conn = key.conn_id().expect("an id");
     let topology = mesh.authority().account().topology();
     let mut permissions = Profile::Delivery(own).permissions(mesh.space(), &conn, topology);
-    // The right itself stands, or else the daemon would not adopt the credential.
+    // The allowed subjects still include it, because otherwise the daemon would not adopt the
+    // credential.
     permissions.pub_deny.push(lease_subject(mesh));
     let now = cotal_manager::clock::unix_seconds();
     let spec = UserSpec {
@@ -353,8 +355,8 @@ async fn lse_4_a_claim_that_is_denied_names_subject_and_operation() {
     assert!(!said.contains("another daemon"), "{said}");
 }
 
-/// A renewed credential that lost a right is adopted all the same; what it lacks is said when it is
-/// needed.
+/// A renewed credential with an additional denial is adopted all the same; the denial is reported
+/// when the right is needed.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_4_a_lost_lease_that_may_not_be_written_again_is_a_denial_and_no_other_holder() {
     let mesh = Mesh::start().await;
@@ -450,7 +452,7 @@ async fn lse_5_a_silent_broker_and_a_store_that_is_gone_are_two_things() {
     assert!(gone.contains("stream not found"), "{gone}");
 }
 
-/// Nothing is due for an hour, so only the watch can tell.
+/// No renewal is due for an hour, so only the watch can show the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_6_a_loss_is_felt_through_the_watch() {
     let mesh = Mesh::start().await;
@@ -475,8 +477,8 @@ async fn lse_6_a_loss_is_felt_through_the_watch() {
     assert!(revision > before);
 }
 
-/// The row of 30 s stands, and the daemon trusts it for 3 s: so the refused renewals make it stop
-/// serving, and never end.
+/// The row lives for 30 s and the daemon trusts it for 3 s, so refused renewals make it stop
+/// serving but do not end it.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_6_a_renewal_that_is_refused_is_a_question_and_not_a_verdict() {
     let (mesh, god) = capped().await;
@@ -492,7 +494,7 @@ async fn lse_6_a_renewal_that_is_refused_is_a_question_and_not_a_verdict() {
     assert_eq!(*stage.borrow(), Stage::Ready);
 }
 
-/// What a service manager is told rests on this: the loops answer, and the row stands.
+/// The answers to a service manager depend on this: the loops answer, and the row is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_16_a_lane_proves_its_progress_only_while_the_broker_shows_its_row() {
     let mesh = Mesh::start().await;
@@ -508,7 +510,8 @@ async fn lif_16_a_lane_proves_its_progress_only_while_the_broker_shows_its_row()
     progress.proven(Duration::from_secs(30)).await.expect("progress again");
 }
 
-/// Everything answers and nothing is stored: the row can still be read, and proves nothing.
+/// Every request is answered and nothing is stored: the row can still be read, which proves
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_16_a_daemon_whose_writes_are_refused_is_not_healthy_and_says_what_the_broker_said() {
     let (mesh, god) = capped().await;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// A lane behind a proxy that gives the broker up after `window_ms`.
+/// A lane behind a proxy; it gives up the broker after `window_ms`.
 fn behind(mesh: &Mesh, proxy: &Proxy, window_ms: i64) -> Lane {
     let mut options = mesh.lane_options();
     options.server = proxy.url();
@@ -38,7 +38,7 @@ async fn probe(peer: &Peer) -> Option<String> {
     reply["state"].as_str().map(str::to_owned)
 }
 
-/// Deletes the lease bucket and creates it as it was.
+/// Deletes the lease bucket and creates the same one again.
 async fn recreate_lease_bucket(god: &God, mesh: &Mesh) {
     let stream = mesh.space().kv_stream(Bucket::Delivery);
     let config = god.connection.stream_info(&stream).await.expect("the bucket").config;
@@ -62,7 +62,7 @@ async fn lse_6_a_lease_bucket_that_is_created_again_ends_the_daemon_and_the_next
     assert!(started.elapsed() < Duration::from_secs(15), "it waited for a row of the first");
 }
 
-/// The watch stays bound to nothing: what shows the loss is that revisions of two buckets differ.
+/// The watch no longer sees anything: the loss shows because revisions of two buckets differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_6_a_bucket_that_is_created_again_is_felt_by_the_next_renewal_too() {
     let mesh = Mesh::start().await;
@@ -81,7 +81,7 @@ async fn lse_6_a_bucket_that_is_created_again_is_felt_by_the_next_renewal_too() 
     assert!(matches!(replaced, LaneError::Lease(LeaseError::Replaced { .. })), "{replaced}");
 }
 
-/// The bucket takes one consumer, and somebody else has it.
+/// The bucket allows one consumer, and somebody else has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_3_a_lease_watch_that_cannot_be_bound_is_tried_again_and_nothing_is_ready_before() {
     let mesh = Mesh::start().await;
@@ -97,7 +97,7 @@ async fn crd_3_a_lease_watch_that_cannot_be_bound_is_tried_again_and_nothing_is_
     let lane = Lane::start(mesh.lane_options());
     let said = || async { logged(&["the lease cannot be watched"]) };
     eventually("that is said", said, |lines| !lines.is_empty()).await;
-    // The rails are bound, and the gate is open; but a loss of the row would not be felt.
+    // The rails are bound and the gate is open, but a loss of the row would not be noticed.
     let bound = || probe(&alice);
     eventually("the rails are bound", bound, |state| state.as_deref() == Some("bound")).await;
     let reply = manager.request("reloadCreds", json!({})).await.expect("a reply");
@@ -116,7 +116,7 @@ async fn crd_3_a_lease_watch_that_cannot_be_bound_is_tried_again_and_nothing_is_
     let _lane = serving(lane).await;
 }
 
-/// A drop at each of these requests of the start is waited for, and the lane serves.
+/// A drop at each of these requests of the start is waited for, and then the lane serves.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_3_a_short_drop_at_any_step_of_the_start_is_waited_for() {
     let mesh = Mesh::start().await;
@@ -153,7 +153,7 @@ async fn lif_3_a_short_drop_at_any_step_of_the_start_is_waited_for() {
     }
 }
 
-/// The broker goes away at a step of the start, and stays away: always the same words.
+/// The broker goes away at a step of the start and stays away: the message is always the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_3_a_broker_that_goes_away_at_any_step_of_the_start_ends_it_with_the_same_line() {
     let mesh = Mesh::start().await;
@@ -179,8 +179,8 @@ async fn lif_3_a_broker_that_goes_away_at_any_step_of_the_start_ends_it_with_the
     }
 }
 
-/// The connection is away when the credential's end comes: it is the credential that is waited for,
-/// and its backstop that ends the lane.
+/// The connection is away when the credential expires: the lane waits for a renewal, and the
+/// backstop ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_6_an_expiry_while_the_broker_is_away_is_an_expiry_and_has_its_backstop() {
     let mesh = Mesh::start().await;
@@ -203,7 +203,8 @@ async fn crd_6_an_expiry_while_the_broker_is_away_is_an_expiry_and_has_its_backs
     assert!(expired.elapsed() > Duration::from_secs(7), "the backstop counts from the expiry");
 }
 
-/// The values of the lease row in the order in which they were stored: `ready`, or gone.
+/// The values of the lease row in the order in which they were stored: its `ready`, or none if
+/// deleted.
 async fn rows(watch: &mut Watch) -> Vec<Option<bool>> {
     let mut rows = Vec::new();
     loop {
@@ -221,14 +222,14 @@ async fn rows(watch: &mut Watch) -> Vec<Option<bool>> {
     }
 }
 
-/// A consumer of the row may rely on `ready`: it goes before the responder does.
+/// A reader of the row may rely on `ready`: it is withdrawn before the responder goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_8_a_stop_withdraws_the_standing_row_before_the_responders_go() {
     let mesh = Mesh::start().await;
     let god = God::of(&mesh).await;
     let mut lane = mesh.lane().await;
     let mut watch = god.kv(Bucket::Delivery).watch(WatchOptions::default()).await.expect("a watch");
-    // The bucket keeps the newest row alone, so the watch must be under way.
+    // The bucket keeps only the newest row, so the watch must have started.
     let first = tokio::time::timeout(WITHIN, watch.next()).await.expect("a row");
     let WatchEvent::Put { value, .. } = first.expect("a watch") else { panic!("no row") };
     assert!(LeaseRow::parse(&value).expect("a lease").ready);
@@ -238,7 +239,7 @@ async fn lse_8_a_stop_withdraws_the_standing_row_before_the_responders_go() {
     assert_eq!(reading.await.expect("rows"), [Some(false), None]);
 }
 
-/// The bucket of parked entries is another one: what was parked must not be retried from memory.
+/// The bucket of parked entries was replaced: parked entries must not be retried from memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn lse_6_a_dead_bucket_that_is_created_again_ends_the_daemon() {
     let mesh = Mesh::start().await;
@@ -249,7 +250,8 @@ async fn lse_6_a_dead_bucket_that_is_created_again_ends_the_daemon() {
     god.connection.delete_stream(&stream).await.expect("deleted");
     god.connection.create_stream(&stream, &config).await.expect("created");
     let said = ended(&mut lane).await.to_string();
-    // Which of the two a look at the streams finds first is a race.
-    let names_it = said.contains("created again") || said.contains("deleted under the daemon");
+    // It is a race which of the two the check of the streams finds first.
+    let names_it =
+        said.contains("created again") || said.contains("was deleted while the daemon served it");
     assert!(names_it, "{said}");
 }

@@ -1,4 +1,4 @@
-//! The daemon against a real broker. One program, so that the tests link the product once.
+//! The daemon against a real broker. One program, so that all tests link the product only once.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 

@@ -1,4 +1,4 @@
-//! The membership registry against a real broker (MEM-1, 2, 5, 6, 7) and the rule on garbled rows
+//! The membership registry against a real broker (MEM-1, 2, 5, 6, 7), and the rule on garbled rows
 //! (`wire.md` §4).
 
 use std::collections::BTreeSet;
@@ -54,8 +54,8 @@ async fn wait_for_row(
     eventually(what, look, |row| row.as_ref().is_some_and(|(row, _)| good(row))).await;
 }
 
-/// Fan-out sees a new row while the join still copies what was posted before: what it would write
-/// meanwhile waits. Every second post is on another channel of the member.
+/// Fan-out sees a new row while the join still copies older posts: fan-out's own copies wait. Every
+/// second post is on another channel of the member.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_2_a_member_that_joins_under_load_gets_its_posts_in_order() {
     const OTHER: &str = "team.other";
@@ -96,13 +96,13 @@ async fn mem_1_an_agent_changes_no_member_row_by_any_way_of_writing() {
     changes_no_member_row(Mesh::start().await, false).await;
 }
 
-/// The deputy: the broker writes for whoever it answers, and checks no reply subject.
+/// The confused deputy: the broker writes wherever a reply subject points, and does not check it.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_in_a_space_of_one_account_what_lands_on_a_member_row_changes_nothing() {
     changes_no_member_row(Mesh::of_one_account().await, true).await;
 }
 
-/// `lands` tells whether the broker lets an agent's answers come as far as the bucket.
+/// `lands` says whether the broker lets an agent's answers reach the bucket.
 async fn changes_no_member_row(mesh: Mesh, lands: bool) {
     let (mesh, _lane, alice, god) = start_on(mesh).await;
     let bob = mesh.peer("bob", &["team.>"], &["team.>"]).await;
@@ -119,7 +119,7 @@ async fn changes_no_member_row(mesh: Mesh, lands: bool) {
     assert!(matches!(denied, NatsError::Denied { .. }), "{denied}");
     let before = stored().await;
 
-    // The PubAck of an own post lands on the row.
+    // The PubAck of the agent's own post is stored over the row.
     let subject =
         Subject::from(bob.space.chat(bob.principal(), &Channel::parse(TEAM).expect("one")));
     let reply = Subject::from(target.clone());
@@ -130,8 +130,8 @@ async fn changes_no_member_row(mesh: Mesh, lands: bool) {
         eventually("the PubAck and the repaired row", stored, |last| *last >= before + 2).await;
     }
 
-    // A stored post whose body is a row: pulled onto the row it lands in the bucket's stream, under
-    // its own subject; pushed onto it it goes nowhere.
+    // A stored post whose body is a row. A pull with the row's key as reply subject stores it in
+    // the bucket's stream, under its own subject; a push to that subject is not stored.
     let landed = stored().await;
     deliver_onto(&bob, &target, true).await;
     deliver_onto(&bob, &target, false).await;
@@ -150,7 +150,7 @@ async fn changes_no_member_row(mesh: Mesh, lands: bool) {
     assert_eq!(memberships(&bob).await, listed);
 }
 
-/// Uses the one consumer that an agent may create to deliver its own post on `target`.
+/// Uses the one consumer that an agent may create to deliver its own post to `target`.
 async fn deliver_onto(peer: &Peer, target: &str, push: bool) {
     let name = peer.space.chathist_consumer(&peer.lifecycle);
     let filter = "cotal.main.chat.*.*.team.>";
@@ -176,7 +176,7 @@ async fn deliver_onto(peer: &Peer, target: &str, push: bool) {
     }
 }
 
-/// A cursor is the stream's own last sequence, to the post, however far behind fan-out is.
+/// A cursor is the stream's exact last sequence, however far behind fan-out is.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_2_a_cursor_is_the_streams_last_sequence_and_not_what_was_routed() {
     let (mesh, _lane, alice, god) = start().await;
@@ -195,7 +195,7 @@ async fn mem_2_a_cursor_is_the_streams_last_sequence_and_not_what_was_routed() {
     bob.receives_nothing().await;
 }
 
-/// The row claims exactly what arrives: posts race every join and leave.
+/// The row holds exactly the posts that arrive: posts race every join and leave.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_2_a_post_that_races_a_join_or_a_leave_is_ordered_by_sequence() {
     let (mesh, _lane, alice, god) = start().await;
@@ -289,8 +289,8 @@ async fn mem_6_a_join_is_idempotent_and_a_leave_of_an_older_generation_is_refuse
     assert_eq!(never.data.expect("data")["alreadyLeft"], true);
 }
 
-/// Whose a post is that waits for fan-out is told by the rows of the time it was sent. A membership
-/// writes three rows and the bucket keeps eight, so the third rejoin waits for such posts.
+/// The rows of its time tell whose a post is that waits for fan-out. A membership writes three rows
+/// and the bucket keeps eight, so the third rejoin waits for such posts.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_6_fan_1_no_rejoin_costs_a_post_of_an_earlier_membership() {
     let (mesh, lane, alice, god) = start().await;
@@ -315,8 +315,8 @@ async fn mem_6_fan_1_no_rejoin_costs_a_post_of_an_earlier_membership() {
     assert_eq!(bob.receive(5).await, ["m0", "m1", "m2", "m3", "m4"]);
 }
 
-/// A daemon died between the row and its activation: the next one copies the window, more than one
-/// page of it, and nothing from before.
+/// A daemon died between the row and its activation: the next one copies the window, which is
+/// longer than one page, and nothing from before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     let mesh = Mesh::start().await;
@@ -341,8 +341,8 @@ async fn mem_7_an_activation_copies_the_window_that_fan_out_has_not_covered() {
     assert!(bob.join(TEAM).await.durable);
 }
 
-/// A daemon died within a join, and posts came while none ran: the window stands before what
-/// fan-out has to make up for.
+/// A daemon died within a join, and posts came while none ran: the window is copied before the
+/// posts that fan-out still has to route.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
     let (mesh, lane, alice, god) = start().await;
@@ -359,7 +359,8 @@ async fn mem_7_a_resumed_join_goes_before_what_fan_out_has_to_make_up_for() {
     assert_eq!(got, (1..=900).collect::<Vec<_>>());
 }
 
-/// The channel became live before the next daemon came: nothing is copied by membership there.
+/// The channel became live before the next daemon started: a live channel makes no copies for
+/// members.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_fan_7_a_join_is_not_resumed_on_a_channel_that_became_live() {
     let (mesh, lane, alice, god) = start().await;
@@ -378,7 +379,7 @@ async fn mem_7_fan_7_a_join_is_not_resumed_on_a_channel_that_became_live() {
     mesh.set_class(TEAM, DeliveryClass::Live).await;
 
     let _next = mesh.lane().await;
-    // The one after it is resumed.
+    // The join after it is resumed.
     let resumed = || god.member("team.z", &carol.lifecycle);
     eventually("an activated row", resumed, |row| row.as_ref().is_some_and(|r| r.0.activated))
         .await;
@@ -390,7 +391,7 @@ async fn mem_7_fan_7_a_join_is_not_resumed_on_a_channel_that_became_live() {
     assert_eq!(bob.receive(1).await, ["m"]);
 }
 
-/// The same with a window that retention has cut: its closed row claims no post, so none comes.
+/// The same with an incomplete window: its closed row holds no post, so nothing is delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {
     let (mesh, lane, alice, god) = start().await;
@@ -410,8 +411,8 @@ async fn mem_7_rdr_10_a_resumed_join_that_is_closed_surfaces_nothing() {
     bob.receives_nothing().await;
 }
 
-/// Retention took posts of the window, in a space whose CHAT keeps no more than history shows: the
-/// shortfall is said and the row claims no post at all.
+/// CHAT discarded posts of the window, in a space whose CHAT keeps no more than history shows: the
+/// shortfall is reported, and the row holds no post at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     let (mesh, _lane, alice, god) = start().await;
@@ -419,7 +420,8 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     god.cap_subjects("CHAT_main", 1_000).await;
     alice.post_many(TEAM, "m", 1_010).await;
     god.wait_until_settled(FANOUT).await;
-    // As the running daemon writes it: another's it would finish before anybody asks.
+    // With the running daemon's own identity; it would finish another daemon's row before the test
+    // can ask.
     let writer_identity = Supervisor::of(&mesh).await.status().await.incarnation;
     god.put_member(&MemberRow { writer_identity, ..bob.half_joined(TEAM, 5) }).await;
     let joined = bob.join(TEAM).await;
@@ -435,7 +437,8 @@ async fn mem_7_a_window_that_retention_cut_is_reported_and_its_row_closed() {
     assert!(again.durable && again.generation == 2, "a fresh join is whole: {again:?}");
 }
 
-/// Its row stands, since only a leave closes it, but nothing of the channel is released any more.
+/// The row stays open, because only a leave closes it, but nothing of the channel is released any
+/// more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_channel_that_an_acl_covers_no_more_is_not_listed_as_durable() {
     let (mesh, _lane, _alice, god) = start().await;
@@ -450,7 +453,7 @@ async fn a_channel_that_an_acl_covers_no_more_is_not_listed_as_durable() {
     assert_eq!(memberships(&bob).await.as_array().map(Vec::len), Some(2));
 }
 
-/// 1,000 posts that are all still there are no eviction.
+/// 1,000 posts that are all still stored: nothing was discarded.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_7_a_full_but_whole_window_is_durable() {
     let (mesh, _lane, alice, god) = start().await;
@@ -489,7 +492,7 @@ async fn mem_1_a_garbled_member_row_is_no_row_and_no_absence_and_is_written_back
     assert_eq!(Supervisor::of(&mesh).await.status().await.garbled_rows, 4);
 }
 
-/// No memory has the row: the bucket's history does, also behind several garbled values.
+/// No memory has the row, but the bucket's history does, even before several garbled values.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_1_a_row_garbled_while_no_daemon_runs_is_taken_from_the_history() {
     let (mesh, mut lane, alice, god) = start().await;
@@ -518,7 +521,7 @@ async fn mem_1_a_row_garbled_while_no_daemon_runs_is_taken_from_the_history() {
     assert_eq!((joined.durable, joined.generation), (true, 1));
 }
 
-/// A PubAck over the ACL row neither widens nor drops what it says; it is the manager's to repair.
+/// A PubAck over the ACL row neither widens nor removes its rights; the manager repairs it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_1_a_garbled_acl_row_leaves_the_last_valid_one_in_force() {
     let (mesh, _lane, alice, god) = start().await;

@@ -1,4 +1,4 @@
-//! The control rails against a real broker (ADM-2, ADM-5 and what a hostile request may look like).
+//! The control rails against a real broker (ADM-2, ADM-5, and hostile requests).
 
 use std::time::Duration;
 
@@ -35,13 +35,15 @@ async fn send(connection: &Connection, subject: &str, reply: &str, body: String)
     connection.publish_with_reply(subject, reply, None, body.into()).await.expect("sent");
 }
 
-/// The broker checks no reply subject, so the daemon does: it answers below the request alone.
+/// The broker checks no reply subject, so the daemon does: it replies only below the request's
+/// subject.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_5_a_reply_target_outside_the_callers_own_subtree_is_dropped() {
     nothing_is_answered_elsewhere(Mesh::of_one_account().await).await;
 }
 
-/// Where agents have an account of their own the broker itself keeps answers out of every other.
+/// If agents have an account of their own, the broker itself keeps replies out of every other
+/// account.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_5_no_answer_to_an_agent_goes_anywhere_in_the_durable_account() {
     nothing_is_answered_elsewhere(Mesh::start().await).await;
@@ -85,7 +87,7 @@ async fn nothing_is_answered_elsewhere(mesh: Mesh) {
             send(&alice.connection, &probe, target, "{}".into()).await;
         }
     }
-    // Answers that were made before this one would have come before it.
+    // Replies to the earlier requests would have come before this one.
     assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
     god.connection.round_trip().await.expect("a broker");
     while let Ok(message) =
@@ -108,7 +110,7 @@ async fn adm_5_a_body_that_is_from_another_is_refused() {
     assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
 }
 
-/// Every rail holds the body against its subject: the managers' and that of takes too.
+/// Every rail compares the body's sender with its subject: the managers' and the rail of takes too.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_5_a_body_that_is_from_another_is_refused_on_every_rail() {
     let (mesh, _lane, alice) = start().await;
@@ -138,7 +140,7 @@ async fn adm_5_a_body_that_is_from_another_is_refused_on_every_rail() {
     }
 }
 
-/// A principal that no deployment mints is dropped without a word.
+/// A request of a principal that no deployment creates is dropped without a reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_5_a_caller_without_a_real_owner_is_dropped() {
     let (mesh, _lane, alice) = start().await;
@@ -149,7 +151,7 @@ async fn adm_5_a_caller_without_a_real_owner_is_dropped() {
         let replies = god.connection.subscribe(reply.clone(), None).await;
         let mut replies = replies.expect("a subscription");
         send(&god.connection, &subject, &reply, list_request(caller)).await;
-        // An answer would have come before this one.
+        // A reply would have come before this one.
         assert!(ask_raw(&alice, list_request("local.alice")).await.ok);
         let heard = tokio::time::timeout(Duration::from_millis(200), replies.next()).await;
         assert!(heard.is_err(), "{caller} was answered: {heard:?}");
@@ -193,7 +195,7 @@ async fn adm_5_what_is_no_request_is_refused_with_its_reason_and_the_rail_goes_o
 }
 
 /// Sends control requests at once on the peer's one connection. Every reply goes below the same
-/// subject, so that they are heard in the order in which they were sent.
+/// subject, so the replies are received in the order in which they were sent.
 async fn pipeline(peer: &Peer, requests: &[(&str, Value)]) -> Subscription {
     let subject = peer.space.ctl(DELIVERY, peer.principal());
     let replies = peer.connection.subscribe(format!("{subject}.reply.*"), None).await;
@@ -205,7 +207,7 @@ async fn pipeline(peer: &Peer, requests: &[(&str, Value)]) -> Subscription {
     replies.expect("a subscription")
 }
 
-/// The next reply and which request it answers.
+/// The next reply, and the number of its request.
 async fn hear(replies: &mut Subscription) -> (usize, Reply) {
     let heard = tokio::time::timeout(Duration::from_secs(30), replies.next()).await;
     let message = heard.expect("a reply in time").expect("a reply");
@@ -239,7 +241,7 @@ async fn mem_6_what_one_caller_asks_without_waiting_is_done_in_the_order_in_whic
     }
 }
 
-/// More than the service works on at once, of one caller: nobody else waits for it.
+/// More requests of one caller than the service processes at once: nobody else waits for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_with_many_requests_holds_nobody_else_up() {
     let (mesh, _lane, alice) = start().await;
@@ -247,7 +249,7 @@ async fn a_caller_with_many_requests_holds_nobody_else_up() {
     let joins = (0..400).map(|n| ("durableJoin", json!({ "channel": format!("team.{n}") })));
     let joins: Vec<_> = joins.collect();
     let mut replies = pipeline(&alice, &joins).await;
-    // The broker has taken all of them, so that they stand before what comes later.
+    // The broker has received all of them, so they come before later requests.
     alice.connection.round_trip().await.expect("a broker");
     assert_eq!(hear(&mut replies).await.0, 0);
     bob.join("team.x").await;
@@ -263,7 +265,7 @@ async fn a_caller_with_many_requests_holds_nobody_else_up() {
 }
 
 /// The caller fails at once and learns the size, instead of waiting for a reply that no broker
-/// takes.
+/// would accept.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_2_a_reply_over_max_payload_becomes_a_refusal_with_its_size() {
     let (mesh, _lane, alice) = start().await;

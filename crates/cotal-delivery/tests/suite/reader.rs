@@ -1,7 +1,7 @@
 //! The trusted reader against a real broker (RDR-1, 2, 8, 10, 11, 12).
 //!
-//! `god.pause(READER)` holds entries between the copy and the read, so that what changes in between
-//! is certain to be read too.
+//! `god.pause(READER)` holds entries between the copy and the read, so that a change made in the
+//! meantime is certainly seen.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ async fn rdr_1_an_entry_is_judged_by_the_acl_and_the_row_of_the_moment_of_releas
     assert_eq!(Supervisor::of(&mesh).await.status().await.denied, 3);
 }
 
-/// The copy waits in the member's own stream; its reply inbox sees only what it pulls itself, and
-/// an unconfirmed copy comes again.
+/// The copy waits in the member's own part of DLV. The member's reply inbox gets only what the
+/// member pulls, and an unacked copy is redelivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_2_a_copy_rides_the_members_own_consumer_with_its_ack() {
     let (mesh, _lane, alice, god) = start().await;
@@ -93,8 +93,8 @@ async fn rdr_2_a_copy_rides_the_members_own_consumer_with_its_ack() {
     assert_eq!((info.num_pending, info.num_ack_pending), (0, 0));
 }
 
-/// One owner may hold 100 slots: what is beyond is parked, nobody else waits, and all of it comes
-/// when the row does.
+/// One owner may take 100 slots: further entries are parked, nobody else waits, and all are
+/// delivered once the ACL row exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_8_entries_without_an_acl_row_wait_or_park_and_hold_up_nobody() {
     let (mesh, _lane, alice, god) = start().await;
@@ -119,7 +119,7 @@ async fn rdr_8_entries_without_an_acl_row_wait_or_park_and_hold_up_nobody() {
     status_when(&supervisor, "nothing waits", |s| (s.waiting, s.parked) == (0, 0)).await;
 }
 
-/// The first retry comes after two seconds, not at once and not after the ack wait.
+/// The first retry comes after two seconds: not at once, and not only after the ack wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_8_a_missing_row_is_asked_for_again_after_two_seconds() {
     let (mesh, _lane, alice, god) = start().await;
@@ -136,7 +136,7 @@ async fn rdr_8_a_missing_row_is_asked_for_again_after_two_seconds() {
     assert!(took >= Duration::from_secs(2), "retried after {took:?}");
 }
 
-/// God uses up the ten redeliveries while no daemon runs, because they would take minutes.
+/// The test uses up the ten redeliveries while no daemon runs, because they would take minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_8_after_ten_redeliveries_an_entry_is_given_up_listed_and_kept() {
     let (mesh, mut lane, alice, god) = start().await;
@@ -156,7 +156,8 @@ async fn rdr_8_after_ten_redeliveries_an_entry_is_given_up_listed_and_kept() {
         let entry = pull.next_batch(1, Duration::from_secs(10)).await.expect("a pull").remove(0);
         assert_eq!(entry.delivered, delivery);
         if delivery == 10 {
-            // The pull for what comes next must not take it from the daemon.
+            // Close the pull first: it would otherwise take the returned entry away from the
+            // daemon.
             pull.close().await;
             entry.nak(Some(Duration::from_millis(500))).await.expect("a nak");
             break;
@@ -229,7 +230,7 @@ async fn rdr_10_entries_of_an_older_interval_still_pend_at_a_rejoin_and_are_surf
     bob.receives_nothing().await;
 }
 
-/// The next daemon takes the older interval from the bucket's history.
+/// The next daemon reads the older interval from the bucket's history.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_10_an_older_interval_survives_a_restart_of_the_daemon() {
     for consumer in [READER, FANOUT] {
@@ -248,8 +249,8 @@ async fn rdr_10_an_older_interval_survives_a_restart_of_the_daemon() {
     }
 }
 
-/// Posts one inside the first interval, one in the gap and one inside the second, while `consumer`
-/// is held.
+/// Posts once inside the first interval, once in the gap and once inside the second, while
+/// `consumer` is held.
 async fn leave_and_rejoin_behind(god: &God, alice: &Peer, bob: &Peer, consumer: &str) {
     god.pause(consumer).await;
     alice.post(TEAM, "inside", &[]).await;

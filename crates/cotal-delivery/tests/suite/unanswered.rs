@@ -1,8 +1,7 @@
-//! Joins whose write, or second look at the ACL, the broker does not answer; and joins that are
-//! refused
+//! Joins whose write, or second ACL read, the broker does not answer, and joins that are refused
 //! after a membership (MEM-3, MEM-6).
 //!
-//! The daemon stands behind a proxy that stops the line where it matters.
+//! The daemon is behind a proxy that stalls the connection at the critical moment.
 
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ impl Stage {
         Self { mesh, _lane: lane, proxy, god, bob }
     }
 
-    /// What the daemon says when it writes bob's row.
+    /// The subject that the daemon writes bob's row on.
     fn write(&self) -> String {
         let key = member_key(&Channel::parse(TEAM).expect("a channel"), &self.bob.lifecycle);
         format!("HPUB $KV.cotal_members_main.{key} ")
@@ -59,7 +58,7 @@ impl Stage {
     }
 }
 
-/// The row was stored, and the daemon never heard so: it must still look at the ACL again.
+/// The row was stored, but the daemon got no answer: it must still make its second ACL read.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_3_a_row_whose_write_was_not_answered_gets_its_second_look() {
     let stage = Stage::start(30).await;
@@ -69,7 +68,7 @@ async fn mem_3_a_row_whose_write_was_not_answered_gets_its_second_look() {
         stage.proxy.deafened().await;
         stage.has_row().await;
         stage.god.set_acl(&stage.bob.lifecycle, &[]).await;
-        // The write times out after 5 s; then the daemon asks what stands.
+        // The write times out after 5 s; then the daemon reads the row.
         let heard = tokio::time::timeout(Duration::from_secs(7), std::future::pending::<()>());
         assert!(heard.await.is_err());
         stage.proxy.heal();
@@ -81,9 +80,8 @@ async fn mem_3_a_row_whose_write_was_not_answered_gets_its_second_look() {
     }
 }
 
-/// The lease went while the write was on its way, and another daemon serves: its start is over, so
-/// it
-/// does not look at a row that comes later.
+/// The lease is lost while the write is in flight, and another daemon serves. Its start is over, so
+/// it does not check a row that comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_3_a_row_that_arrives_when_the_lane_has_stopped_serving_is_taken_back() {
     let stage = Stage::start(3).await;
@@ -104,9 +102,8 @@ async fn mem_3_a_row_that_arrives_when_the_lane_has_stopped_serving_is_taken_bac
     stage.has_no_row("no row that no inventory saw").await;
 }
 
-/// What the daemon says passes, what it is told does not: so the second look fails, and the
-/// deletion
-/// arrives.
+/// The daemon's messages get through, the answers do not: so the second ACL read fails, and the
+/// deletion arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_3_after_a_failed_second_look_the_row_is_taken_back() {
     let stage = Stage::start(30).await;
@@ -127,8 +124,7 @@ async fn mem_3_after_a_failed_second_look_the_row_is_taken_back() {
     }
 }
 
-/// Generations count on after a rejoin that was refused: a late leave of the first membership must
-/// not
+/// Generations continue after a refused rejoin, so a late leave of the first membership cannot
 /// close the second.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_6_a_refused_rejoin_leaves_the_closed_row_and_its_generation() {

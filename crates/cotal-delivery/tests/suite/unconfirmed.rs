@@ -1,4 +1,4 @@
-//! A store that refuses a copy: what was to be copied stays pending until the copy is confirmed
+//! A stream that refuses a copy: the post or the entry stays pending until the copy is confirmed
 //! (FAN-1, RDR-3).
 
 use cotal_delivery::Lane;
@@ -6,8 +6,8 @@ use cotal_testkit::{God, Mesh, Peer, eventually, logged, with_member};
 
 const TEAM: &str = "team.backend";
 
-/// Alice and bob, who is a member and has one post already: a stream must hold something to be
-/// full.
+/// Alice, and bob, who is a member and has one post already, because a stream must hold a message
+/// before it can be full.
 async fn start() -> (Mesh, Lane, Peer, Peer, God) {
     let (mesh, lane, alice, bob, god) = with_member(TEAM).await;
     alice.post(TEAM, "first", &[]).await;

@@ -1,5 +1,5 @@
-//! Posts that are not routed yet: a burst and a daemon that is away lose none, and what CHAT cannot
-//! keep is counted, told and shown (FAN-1, `wire.md` §3).
+//! Posts that are not routed yet: neither a burst nor an absent daemon loses one, and posts that
+//! CHAT cannot keep are counted, reported and shown (FAN-1, `wire.md` §3).
 
 use cotal_testkit::{God, Peer, Supervisor, eventually, logged, with_member};
 use cotal_wire::control::UnroutedPosts;
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 const TEAM: &str = "team.backend";
 const CHAT: &str = "CHAT_main";
-const FELL_OUT: &[&str] = &["posts fell out of CHAT before they were routed", "local.alice"];
+const FELL_OUT: &[&str] = &["CHAT's cap discarded posts before they were routed", "local.alice"];
 
-/// How many copies each of `peers` has been given.
+/// Waits until each of `peers` has `count` copies.
 async fn each_holds(god: &God, peers: &[&Peer], count: u64) {
     let held = || async {
         let page = god.connection.stream_info_subjects("DLV_main", "cotal.main.dlv.>", 0).await;
@@ -39,7 +39,7 @@ async fn fan_1_a_burst_of_twenty_thousand_posts_is_routed_whole_and_then_trimmed
     god.lift_cap("DLV_main").await;
     alice.post_many(TEAM, "p", 20_000).await;
     for _ in 0..4 {
-        // Each wait has its own half minute.
+        // Each wait may take half a minute.
         let floor = || async {
             let info = god.connection.consumer_info(CHAT, FANOUT).await.expect("the consumer");
             info.ack_floor.stream_seq
@@ -69,7 +69,7 @@ async fn fan_1_ten_thousand_posts_wait_for_a_daemon_that_is_away() {
     assert_eq!(Supervisor::of(&mesh).await.status().await.unrouted, []);
 }
 
-/// Of each sender, as exactly as CHAT can tell.
+/// Counted per sender, as exactly as CHAT allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_posts_that_fall_out_of_chat_are_counted_told_once_and_shown() {
     let (mesh, mut lane, alice, bob, god) = with_member(TEAM).await;
@@ -98,7 +98,7 @@ async fn fan_1_posts_that_fall_out_of_chat_are_counted_told_once_and_shown() {
     assert_eq!(status.await.unrouted, [lost(1, 300, 300)]);
     assert_eq!(bob.receive(510).await.len(), 510);
 
-    // The same episode: counted, and not told again.
+    // The same episode: counted, and not reported again.
     settled(&god).await;
     god.pause(FANOUT).await;
     alice.post_many(TEAM, "b", 700).await;
@@ -116,7 +116,7 @@ async fn fan_1_posts_that_fall_out_of_chat_are_counted_told_once_and_shown() {
     assert!(told.subject.ends_with(body["from"]["id"].as_str().expect("a sender")));
 }
 
-/// Somebody deletes posts: nobody posted too much, and it is still seen.
+/// Somebody deletes posts: no sender posted too much, and the loss is still noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_posts_that_are_deleted_before_they_are_routed_are_counted() {
     let (mesh, _lane, alice, bob, god) = with_member(TEAM).await;

@@ -1,4 +1,4 @@
-//! Streams that are not what they were: restored from a copy, made again, or purged.
+//! Streams that were restored from a copy, re-created or purged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde_json::json;
 
 const TEAM: &str = "team.backend";
 
-/// Where the broker keeps `stream`.
+/// The directory in which the broker keeps `stream`.
 fn folder_of(mesh: &Mesh, stream: &str) -> PathBuf {
     fn find(dir: &Path, name: &str) -> Option<PathBuf> {
         for entry in fs::read_dir(dir).ok()?.flatten() {
@@ -60,8 +60,7 @@ async fn back_again(mesh: &mut Mesh, peers: &[&Peer], god: &God) {
     eventually("CHAT", chat, Result::is_ok).await.expect("CHAT");
 }
 
-/// The copy is older than a join and a leave, so both name posts that CHAT does not have any more.
-/// The
+/// The copy is older than a join and a leave, so both name posts that CHAT no longer has. The
 /// sequences are given out again to new posts.
 #[tokio::test(flavor = "multi_thread")]
 async fn fan_1_rdr_10_a_chat_that_went_back_withholds_no_post_and_gives_none_away() {
@@ -108,9 +107,8 @@ async fn fan_1_rdr_10_a_chat_that_went_back_withholds_no_post_and_gives_none_awa
     assert_eq!(new_copies(&god, &carol).await, 0, "she had left");
 }
 
-/// How many of the new posts were handed off. What the agents had acked just before the kill may
-/// come
-/// again, so what they receive tells less.
+/// How many of the new posts were handed off. What the agents receive tells less, because copies
+/// that they acked just before the kill may be redelivered.
 async fn new_copies(god: &God, peer: &Peer) -> usize {
     let copies = god.stored("DLV_main", &peer.space.dlv(&peer.lifecycle)).await;
     let is_new = |body: &[u8]| String::from_utf8_lossy(body).contains("\"new");
@@ -159,7 +157,7 @@ async fn a_dead_row_beyond_the_end_of_inbox_is_deleted_and_counted_as_missed() {
     assert_eq!((status.corrected, status.missed.len()), (1, 1), "{status:?}");
 }
 
-/// A row that was written before the clock was set back a day.
+/// A row that was written before the clock was set back by a day.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_entry_waits_no_longer_than_its_delay_whatever_the_clock_says() {
     let mesh = Mesh::start().await;
@@ -199,7 +197,7 @@ async fn a_stream_that_is_made_again_under_a_lane_ends_it_with_its_own_line() {
     }
 }
 
-/// A purge tells no watch.
+/// A purge is not shown by any watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn memberships_that_are_purged_under_a_lane_are_written_back() {
     let mesh = Mesh::start().await;
@@ -226,7 +224,7 @@ async fn memberships_that_are_purged_under_a_lane_are_written_back() {
     assert!(!logged(&["a member row was purged from its bucket"]).is_empty());
 }
 
-/// The newest row of the key is a valid one, and the watch tells no other.
+/// The newest row of the key is a valid one, and the watch shows no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_5_a_row_over_a_tombstone_revives_nobody_after_a_restart() {
     let mesh = Mesh::start().await;

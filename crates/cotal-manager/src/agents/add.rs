@@ -3,7 +3,7 @@
 use cotal_wire::Principal;
 
 use super::provisioning::{self, Provisioning};
-use super::{Agents, NewAgent};
+use super::{Agents, NewAgent, known_key};
 use crate::error::ManagerError;
 
 /// How an agent came to be complete.
@@ -74,7 +74,7 @@ impl Agents {
             }
             [(lifecycle, row)] => {
                 let creds = self.creds_of(lifecycle)?;
-                let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
+                let creds = creds.ok_or_else(|| known_key::lost(self, lifecycle))?;
                 provisioning::forget(self, principal)?;
                 let same = self.is_same(agent, lifecycle, row, &creds);
                 Ok(Begun::Existing { same })

@@ -52,6 +52,12 @@ pub(super) fn of(agents: &Agents, lifecycle: &Lifecycle) -> Result<KnownKey, Man
     }
 }
 
+/// Why an agent without its credential is left as it is, with what retires it.
+pub(super) fn lost(agents: &Agents, lifecycle: &Lifecycle) -> ManagerError {
+    let lost = || ManagerError::CredentialLost(lifecycle.principal.clone());
+    of(agents, lifecycle).err().unwrap_or_else(lost)
+}
+
 /// Removes the note, once nothing is left to revoke.
 pub(super) fn forget(agents: &Agents, principal: &Principal) -> Result<(), ManagerError> {
     files::remove(&path(agents, principal))?;

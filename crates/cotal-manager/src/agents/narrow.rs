@@ -51,7 +51,7 @@ impl Agents {
         }
         let lifecycle = self.the_live_one(&principal, false).await?;
         let creds = self.creds_of(&lifecycle)?;
-        let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
+        let creds = creds.ok_or_else(|| known_key::lost(self, &lifecycle))?;
         let rows = self.rows().await?;
         let before = rows.rows.get(&lifecycle).map(|row| row.allow_subscribe.clone());
         let before = before.unwrap_or_default();

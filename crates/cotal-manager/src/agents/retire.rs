@@ -59,6 +59,7 @@ pub enum Done {
 #[serde(deny_unknown_fields)]
 struct Retiring {
     lifecycle: String,
+    /// Empty when it is not known.
     nkey: String,
     /// When the credential was issued.
     issued: i64,
@@ -152,7 +153,38 @@ impl Agents {
     /// # Errors
     /// When a step cannot be done or proven; the name stays held, and running it again continues.
     pub async fn retire(&self, name: &AgentName) -> Result<Retired, ManagerError> {
-        let mut retirement = self.begin_retirement(name).await?;
+        self.finish(self.begin_retirement(name).await?, name).await
+    }
+
+    /// The same for an agent whose key this root does not know, without revoking it: for one that
+    /// was revoked before, as after the rows were restored from an older backup. That no connection
+    /// of the agent remains is proven all the same.
+    ///
+    /// # Errors
+    /// As [`retire`](Self::retire).
+    pub async fn retire_unrevoked(&self, name: &AgentName) -> Result<Retired, ManagerError> {
+        let principal = name.principal();
+        let held = provisioning::reserve(self, principal)?;
+        let path = self.retiring_path(principal);
+        let (record, lifecycle) = match self.retirement(principal, &path).await {
+            Err(ManagerError::KeyUnknown(_)) => {
+                let lifecycle = self.the_live_one(principal, true).await?;
+                let record = Retiring::new(&lifecycle, String::new(), 0);
+                record.save(&path)?;
+                (record, lifecycle)
+            }
+            begun => begun?,
+        };
+        let retirement =
+            Retirement { agents: self, lifecycle, record, path, kicked: 0, _held: held };
+        self.finish(retirement, name).await
+    }
+
+    async fn finish(
+        &self,
+        mut retirement: Retirement<'_>,
+        name: &AgentName,
+    ) -> Result<Retired, ManagerError> {
         while retirement.step().await? != Done::Tombstoned {}
         Ok(Retired {
             principal: name.principal().clone(),
@@ -218,14 +250,7 @@ impl Agents {
         }
         let lifecycle = self.the_live_one(principal, true).await?;
         let known = known_key::of(self, &lifecycle)?;
-        let record = Retiring {
-            lifecycle: lifecycle.dotted(),
-            nkey: known.nkey,
-            issued: known.issued,
-            channels: Vec::new(),
-            unlisted: false,
-            done: Done::Nothing,
-        };
+        let record = Retiring::new(&lifecycle, known.nkey, known.issued);
         record.save(path)?;
         Ok((record, lifecycle))
     }
@@ -277,6 +302,9 @@ impl Agents {
 
     /// Without this a kick would be undone by the client's next dial.
     async fn revoke(&self, record: &Retiring, path: &Path) -> Result<(), ManagerError> {
+        if record.nkey.is_empty() {
+            return Ok(());
+        }
         let nkey = ConnId::parse(&record.nkey).map_err(|e| ManagerError::PendingRecord {
             path: path.to_owned(),
             problem: e.to_string(),
@@ -376,6 +404,12 @@ impl Agents {
 }
 
 impl Retiring {
+    fn new(lifecycle: &Lifecycle, nkey: String, issued: i64) -> Self {
+        let lifecycle = lifecycle.dotted();
+        let (channels, unlisted, done) = (Vec::new(), false, Done::Nothing);
+        Self { lifecycle, nkey, issued, channels, unlisted, done }
+    }
+
     fn save(&self, path: &Path) -> Result<(), ManagerError> {
         let unlisted = Self { channels: Vec::new(), ..self.clone() };
         let text = serde_json::to_string(if self.unlisted { &unlisted } else { self })?;

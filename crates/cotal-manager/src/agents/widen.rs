@@ -108,7 +108,7 @@ impl Agents {
         }
         let lifecycle = self.the_live_one(principal, false).await?;
         let creds = self.creds_of(&lifecycle)?;
-        let creds = creds.ok_or_else(|| ManagerError::CredentialLost(principal.clone()))?;
+        let creds = creds.ok_or_else(|| known_key::lost(self, &lifecycle))?;
         let rows = self.rows().await?;
         let read = rows.rows.get(&lifecycle).map(|row| row.allow_subscribe.clone());
         Ok(Live { lifecycle, creds, read: read.unwrap_or_default(), _held: held })

@@ -45,6 +45,53 @@ pub(super) fn judge(
     }
 }
 
+/// The day on which the first certificate of a chain ends, such as `2030-01-01`.
+pub(super) fn last_day(cert: &[u8]) -> Option<String> {
+    let der = CertificateDer::from_pem_slice(cert).ok()?;
+    // Certificate, then what was signed, then its version where it has one.
+    let (_, signed, _) = element(element(&der)?.1)?;
+    let (tag, _, rest) = element(signed)?;
+    // The serial number, the algorithm and the issuer stand before the validity.
+    let (_, _, rest) = if tag == VERSION { element(rest)? } else { element(signed)? };
+    let (_, _, rest) = element(rest)?;
+    let (_, _, rest) = element(rest)?;
+    let (_, validity, _) = element(rest)?;
+    let (_, _, rest) = element(validity)?;
+    let (tag, end, _) = element(rest)?;
+    let end = std::str::from_utf8(end).ok()?;
+    let (year, rest) = if tag == UTC_TIME {
+        let (year, rest) = end.split_at_checked(2)?;
+        let century = if year < "50" { "20" } else { "19" };
+        (format!("{century}{year}"), rest)
+    } else {
+        let (year, rest) = end.split_at_checked(4)?;
+        (year.to_owned(), rest)
+    };
+    Some(format!("{year}-{}-{}", rest.get(..2)?, rest.get(2..4)?))
+}
+
+/// The DER tags that `last_day` tells apart.
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+
+/// The tag and content of the first DER element, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        // More than this is no certificate that fits a file.
+        let length = bytes.iter().try_fold(0usize, |length, &byte| {
+            length.checked_mul(256).map(|length| length | usize::from(byte))
+        });
+        (length?, rest)
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
 fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let Some(ca) = ca else {
@@ -99,6 +146,23 @@ mod tests {
 
     fn judged(made: &Made, key: &str, ca: Option<&Path>, now: UnixTime) -> String {
         judge(made.cert.as_bytes(), key.as_bytes(), ca, now).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn the_last_day_is_read_and_garbage_has_none() {
+        let good = made(&["127.0.0.1"]);
+        assert_eq!(last_day(good.cert.as_bytes()).as_deref(), Some("2030-01-01"));
+        let mut late = CertificateParams::new(Vec::new()).unwrap();
+        late.not_after = rcgen::date_time_ymd(2061, 7, 9);
+        let late = late.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(last_day(late.pem().as_bytes()).as_deref(), Some("2061-07-09"));
+        assert_eq!(last_day(b"garbage"), None);
+        let der = late.der();
+        for end in 0..der.len() {
+            let _ = element(&der[..end]);
+        }
+        assert_eq!(element(&[0x30, 0xff]), None);
+        assert_eq!(element(&[0x30, 0x88, 255, 255, 255, 255, 255, 255, 255, 255, 1]), None);
     }
 
     #[test]

@@ -19,4 +19,4 @@ pub use daemon::{
 pub use manager::{ManagerProcess, Readiness, manager_record, running_manager, stop_manager};
 pub use process::{Process, Stop, Stopped};
 pub use program::Launch;
-pub use tls::{OwnCertificate, ensure_certificate, judge_certificate};
+pub use tls::{OwnCertificate, certificate_ends, ensure_certificate, judge_certificate};

@@ -10,7 +10,7 @@ use cotal_workspace::Root;
 use cotal_workspace::files::{self, Privacy};
 use rustls::pki_types::UnixTime;
 
-use super::certificate::judge;
+use super::certificate::{judge, last_day};
 use crate::error::ManagerError;
 
 /// What a certificate that is made here is for: the broker listens on loopback.
@@ -78,6 +78,13 @@ pub fn judge_certificate(root: &Root, ca: Option<&Path>) -> Result<(), String> {
         Err(error) => Err(error.to_string()),
     };
     judge(&read(&cert)?, &read(&key)?, ca, UnixTime::now())
+}
+
+/// The last day of the certificate that stands on the root, such as `2030-01-01`.
+#[must_use]
+pub fn certificate_ends(root: &Root) -> Option<String> {
+    let text = files::read(&certificate(root).cert).ok()??;
+    last_day(text.as_bytes())
 }
 
 /// Where the broker finds its certificate.

@@ -153,7 +153,7 @@ fn any_4_any_5_only_the_lifecycle_that_sent_a_request_sees_or_cancels_it() {
     assert_eq!(status(seen(None, Some(&record)), own, false), Status::Recorded(&record.row));
 }
 
-/// What nobody has any more is its sender's again.
+/// A request that has no holder any more may be cancelled by its sender.
 #[test]
 fn any_5_a_request_that_was_given_back_or_whose_holder_is_gone_can_be_cancelled() {
     let (request, alice) = (request(), who("alice"));
@@ -178,7 +178,7 @@ fn any_5_a_request_that_was_given_back_or_whose_holder_is_gone_can_be_cancelled(
         };
         assert!(free && write.expect == Expect::Revision(7), "{outcome:?}");
         assert!(write.row.state == RequestState::Cancelled && write.row.holder.is_none());
-        // One that has left the queue meanwhile was worked off.
+        // If the request has left the queue, its work was done.
         let step = cancel(seen(None, Some(&record)), own, is_gone);
         assert!(matches!(step, CancelStep::Conflict { .. }), "{step:?}");
     }

@@ -154,6 +154,10 @@ Example:
 struct RetireArgs {
     /// The agent's name.
     name: String,
+    /// Go on where this root knows neither its credential nor its key: nothing is revoked, and
+    /// whoever has the credential could connect again.
+    #[arg(long)]
+    key_unknown: bool,
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
@@ -265,7 +269,11 @@ async fn narrow(args: NarrowArgs, ctx: &Context) -> anyhow::Result<Exit> {
 async fn retire(args: RetireArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let name = AgentName::parse(&args.name)?;
     let target = ctx.target(&args.mesh)?;
-    let retired = connect(&target).await?.retire(&name).await?;
+    let agents = connect(&target).await?;
+    let retired = match args.key_unknown {
+        true => agents.retire_unrevoked(&name).await?,
+        false => agents.retire(&name).await?,
+    };
     let principal = &retired.principal;
     if args.output.json {
         ctx.out.json(&json!({

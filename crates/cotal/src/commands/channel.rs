@@ -1,6 +1,6 @@
 //! `cotal channel`: how the channels of a space deliver.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_manager::rows::{bucket, read_all};
 use cotal_nats::{Bucket, Connection, NatsError};
@@ -188,6 +188,12 @@ async fn list(args: ListArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let heading = ["CHANNEL", "CLASS", "FROM", "POSTS", "DESCRIPTION"];
     ctx.out.table(&heading, &rows, "no channel is configured or has posts yet")?;
     Ok(Exit::Ok)
+}
+
+/// The channels of a space that are configured or have been posted on.
+pub async fn known(connection: &Connection, space: &Space) -> anyhow::Result<BTreeSet<Channel>> {
+    let (_, channels) = read(connection, space).await?;
+    Ok(channels.into_keys().collect())
 }
 
 type Channels = BTreeMap<Channel, Listed>;

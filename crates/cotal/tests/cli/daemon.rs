@@ -199,8 +199,11 @@ fn lif_7_and_8_the_daemons_own_log_says_why_it_ended() {
     std::fs::write(site.path("main/delivery.creds"), "garbage").unwrap();
     let run = site.run(&["deliver", "--space", "main"]).ends(3);
     let log = site.read("delivery.main.log");
-    assert!(log.contains("✗ delivery: ") && log.contains("does not read"), "{log}");
-    assert!(run.err.contains("does not read"), "by hand it is on standard error as well: {run:?}");
+    assert!(log.contains("✗ delivery: ") && log.contains("cannot be parsed"), "{log}");
+    assert!(
+        run.err.contains("cannot be parsed"),
+        "by hand it is on standard error as well: {run:?}"
+    );
     assert_eq!(run.out, "");
 }
 

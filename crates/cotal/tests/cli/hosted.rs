@@ -126,9 +126,9 @@ async fn hst_1_an_invalid_lane_credential_refuses_that_lane_only_and_is_retried(
     let valid = std::fs::read_to_string(&creds).unwrap();
     std::fs::write(&creds, "garbage").unwrap();
     let mut host = ground.host();
-    host.says("alpha/delivery credential does not read").await;
+    host.says("alpha/delivery credential cannot be parsed").await;
     let lanes = ground.lanes_are(&[("alpha", "refused"), ("beta", "serving")]).await;
-    assert!(lanes[0].3.contains("does not read"), "{lanes:?}");
+    assert!(lanes[0].3.contains("cannot be parsed"), "{lanes:?}");
     let shown = ground.run(&["status"]).ends(7).out;
     assert!(shown.contains("lane      alpha refused for"), "{shown}");
     std::fs::write(&creds, valid).unwrap();

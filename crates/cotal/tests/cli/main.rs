@@ -20,6 +20,7 @@ mod listener;
 mod manager;
 mod mesh;
 mod paused;
+mod readme;
 mod requests;
 mod roots;
 mod said;

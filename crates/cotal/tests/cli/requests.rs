@@ -61,7 +61,7 @@ fn any_4_a_request_is_asked_followed_worked_off_and_listed() {
     assert_eq!(follow(0).out, "done by local.bob\n");
     site.run(&["request", "cancel", &seq, "--as", "alice"]).ends(8).says("local.bob");
     let told = site.run(&["inbox", "--as", "alice"]).ok();
-    assert!(told.out.contains("local.bob has your request"), "{told:?}");
+    assert!(told.out.contains("local.bob has taken your request"), "{told:?}");
 
     let back = ask(&site, "never mind");
     let cancel = ["request", "cancel", &back, "--as", "alice", "--json"];

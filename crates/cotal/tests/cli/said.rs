@@ -23,6 +23,7 @@ fn nothing_is_said_that_is_not_so() {
     joined(&site);
     present_and_left(&site);
     refused_for_good(&site);
+    remedies(&site);
     nothing_can_arrive(&site);
 }
 
@@ -131,6 +132,24 @@ fn refused_for_good(site: &Site) {
         assert!(run.err.contains("retired") && run.err.lines().count() < 15, "{run:?}");
     }
     site.run(&["dm", "bob", "x", "--as", "alice"]).ends(4).says("is retired");
+}
+
+/// What a message says to do works.
+fn remedies(site: &Site) {
+    site.run(&["agent", "add", "dave", "--read", "team.>"]).ok();
+    for file in ["creds", "nkey"] {
+        std::fs::remove_file(site.path(&format!("main/agents/local.dave.{file}"))).unwrap();
+    }
+    let remedy = "`cotal agent retire dave --key-unknown`";
+    for args in [
+        &["agent", "add", "dave", "--read", "team.>"][..],
+        &["agent", "narrow", "dave", "--read", "team.a"],
+        &["agent", "retire", "dave"],
+    ] {
+        site.run(args).ends(4).says(remedy);
+    }
+    site.run(&["agent", "retire", "dave", "--key-unknown"]).ok().says("is retired");
+    site.run(&["agent", "add", "dave", "--read", "team.>"]).ok().says("is provisioned");
 }
 
 /// Without a daemon an empty inbox says nothing about what was posted.

@@ -105,8 +105,15 @@ fn a_certificate_implies_tls_and_one_that_cannot_serve_is_refused_before_the_bro
     let findings = findings.as_array().unwrap();
     let shown = findings.iter().find(|finding| finding["check"] == "certificate").unwrap();
     assert_eq!(shown["verdict"], "ok");
+    let ends = "clients accept it; it ends on 4096-01-01";
+    assert_eq!(shown["detail"], ends);
+    assert!(site.run(&["status"]).ok().out.contains(&format!("tls       {ends}")));
     // What stands is judged anew each time: it may have expired since.
     std::fs::write(site.path("broker/tls/cert.pem"), other.cert.pem()).unwrap();
+    std::fs::write(site.path("broker/tls/key.pem"), other.signing_key.serialize_pem()).unwrap();
     let doctor = site.run(&["doctor"]).ends(1);
     assert!(doctor.out.contains("broken    certificate"), "{doctor:?}");
+    let monitor = site.run(&["status", "--components"]).ends(2);
+    assert!(monitor.out.contains("would refuse it for 127.0.0.1"), "{monitor:?}");
+    site.run(&["status"]).ends(7);
 }

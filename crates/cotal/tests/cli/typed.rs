@@ -23,6 +23,7 @@ fn what_people_type_is_taken_as_they_mean_it() {
     environment(&site);
     names(&site);
     numbers(&site);
+    completed(&site);
 }
 
 fn next(site: &Site) -> String {
@@ -126,4 +127,37 @@ fn numbers(site: &Site) {
         let run = Run::of(wait.wait_with_output().unwrap());
         assert!(!run.err.contains("panicked"), "{run:?}");
     }
+}
+
+/// The shell asks the binary; what runs answers, and what does not run says nothing.
+fn completed(site: &Site) {
+    let complete = |words: &[&str]| {
+        let mut command = site.command(&[&["--", "cotal"], words].concat());
+        let index = words.len().to_string();
+        let run = with(
+            command_with(&mut command),
+            &[("COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", &index), ("_CLAP_IFS", "\n")],
+        );
+        assert_eq!((run.code, run.err.as_str()), (0, ""), "{run:?}");
+        run.out
+            .split('\n')
+            .map(str::trim)
+            .filter(|word| !word.starts_with('-'))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(complete(&["dm", ""]), "alice bob");
+    assert_eq!(complete(&["post", "team."]), "team.a team.b");
+    assert_eq!(complete(&["ask", "rev"]), "reviewer");
+    assert_eq!(complete(&["inbox", "--as", "al"]), "alice");
+    assert_eq!(complete(&["agent", "show", "b"]), "bob");
+    assert_eq!(complete(&["agent", "add", "b"]), "");
+    assert_eq!(complete(&["members", "team.a", "--space", ""]), "main");
+    assert!(site.run(&["completions", "bash"]).ok().out.contains("COMPLETE=\"bash\""));
+    site.run(&["down"]).ok();
+    assert_eq!(complete(&["dm", ""]), "");
+}
+
+fn command_with(command: &mut Command) -> Command {
+    std::mem::replace(command, Command::new("true"))
 }

@@ -157,7 +157,7 @@ async fn stb_1_the_page_on_standby_hosts_holds_to_the_letter() {
     };
     let log = machines.at(&format!("home/{holder}/delivery/.cotal/host.log"));
     let said = || async { std::fs::read_to_string(&log).unwrap() };
-    let moved = |log: &String| log.contains("moved onto a renewed credential");
+    let moved = |log: &String| log.contains("reconnected with a renewed credential");
     eventually("the holder moves onto the renewed credential", said, moved).await;
 
     end(machines.host(holder).unwrap().pid, Signal::TERM);

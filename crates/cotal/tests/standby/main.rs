@@ -210,7 +210,7 @@ async fn renewal(
         assert_eq!(after.claims.subject, before.claims.subject, "a renewal keeps the nkey (CRD-7)");
         assert!(after.claims.expires_at > before.claims.expires_at);
     }
-    holder.says("moved onto a renewed credential").await;
+    holder.says("reconnected with a renewed credential").await;
     let now = || async { cotal_manager::clock::unix_seconds() };
     eventually("the first expiry", now, |now| *now > first_expiry + 1).await;
     println!("the first expiry passed while {} served", hosts[0].name);

@@ -1,15 +1,17 @@
-//! How many posts may stand before the reader, so that INBOX's cap never takes an unread copy.
+//! Limits how many routed posts the reader has not processed yet, so that INBOX's cap never
+//! discards an unread copy.
 //!
-//! Invariant: a member gets at most one copy of a post, so what stands unread of it in INBOX is at
-//! most the posts that were routed and are not known to be dealt with. A *mark* is a sequence of
-//! INBOX that was read after some posts were confirmed: all their copies stand at or below it. Once
-//! the reader has come to a mark, those posts are dealt with.
+//! Invariant: a member gets at most one copy of a post. So its unread copies in INBOX are at most
+//! as many as the posts that were routed and are not known to be processed. A *mark* is a sequence
+//! of INBOX that was read after some posts were confirmed: all their copies are at or below it.
+//! Once the reader has passed a mark, those posts are processed.
 
 use std::collections::VecDeque;
 
-/// Posts before the reader: below the store's cap of 1,000 even with a catch-up beside them.
+/// Routed posts that the reader has not processed: below INBOX's cap of 1,000, with room for a
+/// catch-up.
 const LIMIT: u64 = 600;
-/// A mark is asked for when as many posts were confirmed since the last one.
+/// A new mark is read after this many posts were confirmed since the last one.
 const MARK_EVERY: u64 = 64;
 
 /// Counts posts that have copies, since the start of the lane.
@@ -18,14 +20,16 @@ pub(crate) struct AdmissionWindow {
     routed: u64,
     confirmed: u64,
     dealt_with: u64,
-    /// How many posts were confirmed when a mark was last asked for.
+    /// How many posts were confirmed when a mark was last requested.
     asked: u64,
-    /// Marks the reader has not come to: the posts confirmed before, and the sequence.
+    /// Marks that the reader has not passed: the number of posts confirmed before, and the
+    /// sequence.
     marks: VecDeque<(u64, u64)>,
 }
 
 impl AdmissionWindow {
-    /// Full until the reader has dealt with `backlog`, the last entry that stood before this lane.
+    /// Full until the reader has passed `backlog`, the last entry that was in INBOX before this
+    /// lane.
     pub(crate) fn new(backlog: u64) -> Self {
         Self {
             routed: LIMIT,
@@ -41,18 +45,18 @@ impl AdmissionWindow {
         self.routed - self.dealt_with < LIMIT
     }
 
-    /// A post's copies are on their way.
+    /// Notes a post whose copies were given to the writer.
     pub(crate) fn routed(&mut self) {
         self.routed += 1;
     }
 
-    /// A routed post has been settled.
+    /// Notes that a routed post was settled.
     pub(crate) fn confirmed(&mut self) {
         self.confirmed += 1;
     }
 
-    /// Whether a mark should be read now. If so, whoever reads it gives it to
-    /// [`AdmissionWindow::mark`] with the number of posts that this returns.
+    /// Whether a mark must be read now. If so, the caller reads it and passes it to
+    /// [`AdmissionWindow::mark`], together with the number of posts that this returns.
     pub(crate) fn ask(&mut self) -> Option<u64> {
         let news = self.confirmed - self.asked;
         let due = news >= MARK_EVERY || (news > 0 && !self.has_space());
@@ -62,12 +66,12 @@ impl AdmissionWindow {
         })
     }
 
-    /// Takes a mark that was read after `posts` posts were confirmed.
+    /// Adds a mark that was read after `posts` posts were confirmed.
     pub(crate) fn mark(&mut self, posts: u64, seq: u64) {
         self.marks.push_back((posts, seq));
     }
 
-    /// Takes up to which entry the reader has dealt with everything.
+    /// Notes that the reader has processed every entry up to `done`.
     pub(crate) fn reader_passed(&mut self, done: u64) {
         while let Some((posts, _)) = self.marks.pop_front_if(|(_, seq)| *seq <= done) {
             self.dealt_with = posts;

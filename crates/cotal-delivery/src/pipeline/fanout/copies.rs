@@ -5,7 +5,7 @@ use cotal_rules::fanout::{Copy, Plan};
 use cotal_wire::envelope::{self, PostHead};
 use cotal_wire::{Channel, Principal, Space};
 
-/// Copies of one post for the writer; the entry's bytes are shared by all of one generation.
+/// The copies of one post, for the writer. All copies of one generation share the entry's bytes.
 pub(crate) fn make_copies(
     space: &Space,
     payload: &Bytes,

@@ -1,9 +1,8 @@
-//! Posts that CHAT's cap took before they were routed: counted, logged, and told to who posted
-//! them.
+//! Posts that CHAT's cap discarded before they were routed: counted, logged, and reported to their
+//! senders.
 //!
-//! [`Arrivals`] finds them by their sequences. Whose they were is then asked of CHAT, beside the
-//! writer and never in its way: the subjects that are full, and the oldest post that each still
-//! holds.
+//! [`Arrivals`] finds them by their sequences. To find out whose they were, a task beside the
+//! writer asks CHAT which subjects are full, and for the oldest post that each still holds.
 
 use std::time::Duration;
 
@@ -22,9 +21,9 @@ use crate::daemon_message::daemon_message;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
-/// Between two looks at CHAT, so that an overflow that goes on costs little.
+/// Between two requests to CHAT, so that an overflow that goes on costs little.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Attempts to tell a sender.
+/// Attempts to notify a sender.
 const TELL_ATTEMPTS: u32 = 5;
 
 /// Finds and reports posts that were never routed.
@@ -32,9 +31,9 @@ pub(crate) struct LostPosts {
     reporter: Reporter,
     counters: Arc<Counters>,
     arrivals: Arrivals,
-    /// Found, and not yet asked about.
+    /// Found, but their sender is not known yet.
     lost: Lost,
-    /// One look, and notices that are being sent.
+    /// At most one request to CHAT, and notices that are being sent.
     running: JoinSet<Found>,
     is_looking: bool,
     episodes: Episodes,
@@ -46,21 +45,21 @@ struct Reporter {
     space: Space,
     connection: Connection,
     gate: Gate,
-    /// The daemon's own principal, which tells the senders.
+    /// The daemon's own principal, which sends the notices.
     own: Principal,
     incarnation: String,
 }
 
 /// What a task beside the writer has done.
 pub(crate) enum Found {
-    /// Whose these posts are, or that CHAT did not say.
+    /// Whose these posts are, or the error if CHAT could not be read.
     Whose(Lost, Result<Vec<Miss>, NatsError>),
-    /// A sender was told, or could not be.
+    /// A sender was notified, or could not be.
     Told,
 }
 
 impl LostPosts {
-    /// Begins where the fan-out consumer stands.
+    /// Starts at the position of the fan-out consumer.
     pub(crate) fn new(context: &LaneContext, arrivals: Arrivals) -> Self {
         let LaneContext { space, connection, gate, principal, incarnation, .. } = context.clone();
         Self {
@@ -74,12 +73,12 @@ impl LostPosts {
         }
     }
 
-    /// Notes a post that has arrived.
+    /// Notes a post that was pulled.
     pub(super) fn arrived(&mut self, seq: u64) {
         self.arrivals.arrived(seq);
     }
 
-    /// Takes up to which post the consumer is proven to have come.
+    /// Notes that the consumer has provably passed every post up to `done`.
     pub(super) fn passed(&mut self, done: u64) {
         self.lost.add(self.arrivals.lost(done));
         if !self.is_looking && !self.lost.is_empty() {
@@ -88,19 +87,19 @@ impl LostPosts {
             self.running.spawn(async move {
                 let full = reporter.full_subjects().await;
                 let misses = full.map(|full| attribute(&lost, &full));
-                // Also the pace at which an overflow that goes on is looked at.
+                // This also limits how often CHAT is asked while an overflow goes on.
                 sleep(LOOK_EVERY).await;
                 Found::Whose(lost, misses)
             });
         }
     }
 
-    /// Whether nothing is missing, so that what CHAT holds need not be looked at.
+    /// Whether no post is missing, so that CHAT may be trimmed.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_looking && self.lost.is_empty() && self.arrivals.is_complete()
     }
 
-    /// What a task has done; pends while none runs. Cancel-safe.
+    /// The result of the next task; pends while none runs. Cancel-safe.
     pub(super) async fn found(&mut self) -> Found {
         match self.running.join_next().await {
             None => std::future::pending().await,
@@ -108,13 +107,13 @@ impl LostPosts {
         }
     }
 
-    /// Counts, logs and tells.
+    /// Counts and logs the lost posts, and notifies their senders.
     pub(super) fn take(&mut self, found: Found) {
         match found {
             Found::Told => {}
             Found::Whose(lost, Err(error)) => {
                 self.is_looking = false;
-                warn!(space = %self.reporter.space, %error, "whose lost posts are is asked again");
+                warn!(space = %self.reporter.space, %error, "cannot read whose posts were lost; retrying");
                 self.lost.add(lost);
             }
             Found::Whose(_, Ok(misses)) => {
@@ -140,8 +139,8 @@ impl LostPosts {
         };
         error!(
             %space, %sender, %channel, first, last, at_least, at_most,
-            "posts fell out of CHAT before they were routed: one sender posted more on one channel than \
-             CHAT keeps"
+            "CHAT's cap discarded posts before they were routed: one sender posted more on one \
+             channel than CHAT keeps"
         );
         let reporter = self.reporter.clone();
         self.running.spawn(async move {
@@ -152,7 +151,7 @@ impl LostPosts {
 }
 
 impl Reporter {
-    /// The subjects that hold as many posts as CHAT lets them.
+    /// The subjects that are at CHAT's cap.
     async fn full_subjects(&self) -> Result<Vec<FullSubject>, NatsError> {
         let chat = self.space.chat_stream();
         let cap = self.connection.stream_info(&chat).await?.config.max_msgs_per_subject;
@@ -175,12 +174,12 @@ impl Reporter {
         }
     }
 
-    /// Tells a sender, from the daemon's own principal.
+    /// Sends the notice from the daemon's own principal.
     async fn tell(&self, sender: &Principal, channel: &Channel, range: (u64, u64)) {
         let id = format!("unrouted-{}-{}", self.incarnation, range.0);
         let body = match serde_json::to_vec(&self.notice(&id, sender, channel, range)) {
             Ok(body) => cotal_nats::Bytes::from(body),
-            Err(error) => return warn!(%error, "a notice cannot be written"),
+            Err(error) => return warn!(%error, "a notice cannot be encoded"),
         };
         let subject = self.space.inst(sender, &self.own);
         for _ in 0..TELL_ATTEMPTS {
@@ -189,7 +188,7 @@ impl Reporter {
             match self.connection.publish_confirmed(to, None, body, Some(&id)).await {
                 Ok(_) => return,
                 Err(error) => {
-                    warn!(space = %self.space, %sender, %error, "a sender of lost posts is told later");
+                    warn!(space = %self.space, %sender, %error, "cannot notify the sender of lost posts yet; retrying");
                     sleep(LOOK_EVERY).await;
                 }
             }
@@ -205,8 +204,8 @@ impl Reporter {
     ) -> Message {
         let text = format!(
             "some of your posts on {channel} (sequences {first} to {last}) were not delivered: you \
-             posted more than the channel keeps until it is routed; post more slowly, and again \
-             what matters"
+             posted faster than they could be routed, and more than the channel keeps. Post more \
+             slowly, and post again what matters"
         );
         let data = serde_json::json!({
             "type": "unrouted", "channel": channel, "first": first, "last": last,

@@ -1,9 +1,9 @@
-//! The fan-out writer: copies each post into the private store of every member it is for.
+//! The fan-out writer: copies each post into the INBOX of every member it is for.
 //!
-//! Invariant: a post is acked only when every copy it needs is confirmed by the broker. What is
-//! retried or redelivered is harmless, because a copy's message id is the same every time. A post
-//! whose copies cannot be confirmed is kept here until they are: given back, CHAT's cap could take
-//! it. A lane that does not serve any more routes nothing and answers for no post.
+//! Invariant: a post is acked only after the broker has confirmed every copy it needs. Retries and
+//! redeliveries do no harm, because a copy's message id is the same every time. A post whose copies
+//! cannot be confirmed stays here until they are: if it were returned to the broker, CHAT's cap
+//! could discard it. A lane that no longer serves routes nothing and answers no post.
 
 pub(crate) mod admission_window;
 pub(crate) mod copies;
@@ -45,16 +45,17 @@ use lost_posts::LostPosts;
 use refusals::RefusalReports;
 use trimmer::Trimmer;
 
-/// Most posts taken at once.
+/// Most posts pulled at once.
 const BATCH: usize = 256;
-/// Copies wanted in one batch, so that a batch is settled well inside the ack wait of 60 s.
+/// Copies per batch, so that a batch is settled well within the ack wait of 60 s.
 const COPIES_PER_BATCH: usize = 65_536;
-/// A batch costs a round trip; four are proven fresh at once, so that nobody waits for one.
+/// To prove one batch fresh costs a round trip. Four are proven at once, so that the round trips
+/// overlap.
 const SCHEDULE: PullSchedule =
     PullSchedule { batches: 4, gather: Gather { enough: 64, within: Duration::from_millis(2) } };
-/// How often the broker is told that a post is still being worked on.
+/// How often the broker is told that a post is still in progress.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
-/// Between two attempts to read how far INBOX has come.
+/// Between two attempts to read the last sequence of INBOX.
 const MARK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What the writer works with.
@@ -64,17 +65,18 @@ pub(crate) struct FanoutParts {
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
     pub(crate) pulls: PullSource,
-    /// Up to which post everything is settled; where to go on if the consumer vanishes.
+    /// Up to which post everything is settled: the position to resume at if the consumer is
+    /// re-created.
     pub(crate) tracker: Tracker,
     pub(crate) gate: Gate,
     pub(crate) counters: Arc<Counters>,
     pub(crate) refusals: RefusalReports,
     pub(crate) reader: ReaderProgress,
-    /// The last entry that stood in INBOX before this lane wrote any.
+    /// The last entry in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
     pub(crate) lost_posts: LostPosts,
     pub(crate) beat: LoopReporter,
-    /// Joins that go first.
+    /// The joins in progress, for which routing waits.
     pub(crate) joins: JoinBarrier,
 }
 
@@ -84,29 +86,29 @@ pub(crate) struct Fanout {
     window: AdmissionWindow,
     barrier_policy: BarrierPolicy,
     trimmer: Trimmer,
-    /// Batches that wait until the view is proven current, in the order in which they came.
+    /// Batches that wait until the view is proven current, in the order in which they were pulled.
     checking: FuturesOrdered<Soon<(Vec<Routable>, bool)>>,
-    /// Posts that are proven current and wait for room, or for a join.
+    /// Posts that are proven current and wait for the admission window or for a join.
     ready: VecDeque<Routable>,
     /// Whether `ready` must be proven current again.
     is_stale: bool,
-    /// Posts whose copies are on their way.
+    /// Posts whose copies are in flight.
     under_way: FuturesUnordered<Soon<Routed>>,
-    /// Posts whose copies could not be confirmed, until they are tried again.
+    /// Posts whose copies could not be confirmed; they are retried.
     failed: Vec<Delivery>,
     try_again_at: Instant,
     backoff: Backoff,
     /// The mark that is being read, if any.
     marking: FuturesUnordered<Soon<(u64, u64)>>,
     extend_due: Interval,
-    /// Posts taken at once, by what the last one cost.
+    /// How many posts to pull at once, computed from the number of copies of the last one.
     want: usize,
 }
 
-/// Work that is under way.
+/// Work in progress.
 type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A post that has been read and awaits its plan.
+/// A post that was parsed and has no plan yet.
 struct Routable {
     delivery: Delivery,
     sender: Principal,
@@ -121,13 +123,13 @@ struct Routed {
     outcome: Result<(), BatchError>,
 }
 
-/// What the writer does next.
+/// What happened next.
 enum Event {
     Stop,
-    /// Nothing to decide beyond what every turn decides.
+    /// Something that every turn of the loop takes care of.
     Nothing,
     Routed(Routed),
-    /// As many posts were confirmed before INBOX had come to this sequence.
+    /// INBOX's last sequence (second), read after this many posts (first) were confirmed.
     Marked(u64, u64),
     Checked(Vec<Routable>),
     TryAgain,
@@ -157,7 +159,7 @@ impl Fanout {
         }
     }
 
-    /// Routes posts until told to stop; then finishes what is under way.
+    /// Routes posts until told to stop; then finishes the posts in progress.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         loop {
             let hold = self.advance(&stop).await;
@@ -170,7 +172,7 @@ impl Fanout {
         Ok(())
     }
 
-    /// Does whatever can be done at once. Returns until when a join holds the rest up, if one does.
+    /// Routes as much as possible. If joins hold up the rest, returns until when.
     async fn advance(&mut self, stop: &CancellationToken) -> Option<Instant> {
         self.window.reader_passed(self.parts.reader.done());
         let mut hold = None;
@@ -183,8 +185,8 @@ impl Fanout {
             let Some(post) = self.ready.pop_front() else { break };
             self.route(post).await;
         }
-        // They were fresh when it was proven; meanwhile the process may have been paused, or a join
-        // went first.
+        // The posts were current when that was proven. Since then the process may have been paused,
+        // or a join was waited for, so it is proven again.
         if hold.is_none() && self.window.has_space() && !self.ready.is_empty() {
             self.is_stale = false;
             let posts = self.ready.drain(..).collect();
@@ -204,7 +206,7 @@ impl Fanout {
         hold
     }
 
-    /// What happens next. Cancel-safe throughout, so that nothing is lost by what happens first.
+    /// The next event. Every branch is cancel-safe, so no event is lost when another comes first.
     async fn next_event(
         &mut self,
         stop: &CancellationToken,
@@ -236,7 +238,7 @@ impl Fanout {
         })
     }
 
-    /// How posts are pulled now, if they are.
+    /// How to pull posts now; `None` if none must be pulled.
     fn pull(&self) -> Option<Gather> {
         if !self.ready.is_empty() || self.under_way.len() + self.failed.len() >= BATCH {
             return None;
@@ -245,7 +247,7 @@ impl Fanout {
         SCHEDULE.next(Load { batches: self.checking.len(), is_busy })
     }
 
-    /// Decides on an event.
+    /// Handles an event.
     async fn take(&mut self, event: Event, stop: &CancellationToken) -> ControlFlow<()> {
         match event {
             Event::Stop => return ControlFlow::Break(()),
@@ -282,7 +284,7 @@ impl Fanout {
         ControlFlow::Continue(())
     }
 
-    /// Tells the broker that posts which wait here are still being worked on.
+    /// Tells the broker that the posts which wait here are still in progress.
     async fn extend(&mut self) {
         if !self.parts.gate.is_open() {
             return;
@@ -292,7 +294,7 @@ impl Fanout {
         }
     }
 
-    /// Takes nothing more, settles what is under way, and returns the rest.
+    /// Pulls no more posts, settles those in progress, and returns the rest to the broker.
     async fn wind_up(mut self) {
         let mut left = self.parts.pulls.end(&self.parts.gate).await;
         while let Some((posts, _)) = self.checking.next().await {
@@ -312,8 +314,8 @@ impl Fanout {
     }
 }
 
-/// Waits until the lane serves and the view is as current as the newest of `posts`; `false` when
-/// told to stop instead.
+/// Waits until the lane serves and the view is as current as the newest of `posts`. The flag is
+/// `false` if the writer was told to stop instead.
 async fn check(
     mut gate: Gate,
     view: Arc<View>,
@@ -341,7 +343,7 @@ async fn check(
     }
 }
 
-/// Presence is asked only when a mention may need it, because it changes all the time.
+/// Presence is read only when a mention may need it, because it changes all the time.
 async fn fresh(view: &View, posts: &[Routable]) -> Result<(), NatsError> {
     if posts.is_empty() {
         return Ok(());
@@ -356,7 +358,7 @@ async fn fresh(view: &View, posts: &[Routable]) -> Result<(), NatsError> {
     if by_presence { view.fresh(&[Feed::Presence]).await } else { Ok(()) }
 }
 
-/// Reads the last sequence of INBOX, for the `posts` that were confirmed before.
+/// Reads the last sequence of INBOX, after `posts` posts were confirmed.
 async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
     let inbox = space.inbox_stream();
     loop {
@@ -370,7 +372,7 @@ async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
     }
 }
 
-/// Follows the cost of posts: as many as give about [`COPIES_PER_BATCH`] copies.
+/// How many posts to pull at once: as many as make about [`COPIES_PER_BATCH`] copies.
 fn batch_size(copies_per_post: usize) -> usize {
     (COPIES_PER_BATCH / copies_per_post.max(1)).clamp(1, BATCH)
 }

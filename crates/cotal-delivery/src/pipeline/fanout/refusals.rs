@@ -1,8 +1,8 @@
-//! Telling senders that a post of theirs was refused for good: the broker confirmed it, so nobody
-//! else would.
+//! Tells senders that a post of theirs can never be delivered. The broker has confirmed the post,
+//! so nobody else would tell them.
 //!
-//! Invariant: beside the path of posts and never in it. What cannot be told, because too many wait
-//! to be or the broker does not answer, is in the log all the same.
+//! Invariant: this never holds up the path of posts. If too many notices wait, or the broker does
+//! not answer, a notice is not sent; the log has the refusal in any case.
 
 use cotal_nats::{Connection, NatsError};
 use cotal_rules::refusals::Refusals;
@@ -18,7 +18,7 @@ use crate::daemon_message::daemon_message;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
-/// Refused posts that wait to be told of.
+/// Refused posts whose senders are still to be told.
 const REPORTS: usize = 256;
 
 /// A post that can never be delivered.
@@ -27,7 +27,8 @@ pub(crate) struct Refused {
     pub(crate) sender: Principal,
     pub(crate) channel: Channel,
     pub(crate) seq: u64,
-    /// When the broker stored it, Unix milliseconds; with the number it names the post for good.
+    /// When the broker stored it, Unix milliseconds; together with the sequence this identifies the
+    /// post.
     pub(crate) stored: i64,
     pub(crate) reason: String,
 }
@@ -38,12 +39,12 @@ pub(crate) struct RefusalReports(mpsc::Sender<Refused>);
 
 impl RefusalReports {
     pub(crate) fn refused(&self, refused: Refused) {
-        // A full queue is one of a flood, whose senders are told of their first.
+        // The queue is full only in a flood, and its senders are told of their first refused post.
         let _ = self.0.try_send(refused);
     }
 }
 
-/// The task that tells them.
+/// The task that sends the notices.
 pub(crate) struct RefusalNotices {
     space: Space,
     connection: Connection,
@@ -52,7 +53,7 @@ pub(crate) struct RefusalNotices {
     reports: mpsc::Receiver<Refused>,
 }
 
-/// Starts telling, and gives the writer its side.
+/// Starts the task; returns the writer's side.
 pub(crate) fn spawn(context: &LaneContext) -> RefusalReports {
     let (sender, reports) = mpsc::channel(REPORTS);
     let notices = RefusalNotices {
@@ -80,7 +81,7 @@ impl RefusalNotices {
                 && let Err(error) = self.tell(&refused).await
             {
                 let (sender, seq) = (&refused.sender, refused.seq);
-                warn!(space = %self.space, %sender, seq, %error, "a sender does not learn that its post was refused");
+                warn!(space = %self.space, %sender, seq, %error, "could not tell a sender that its post was refused");
             }
         }
     }
@@ -92,8 +93,8 @@ impl RefusalNotices {
         let Refused { sender, channel, seq, stored, reason } = refused;
         let id = refused_id(*seq, *stored);
         let text = format!(
-            "your post {seq} on {channel} was refused and reaches nobody: {reason}. While posts of yours are \
-             refused you are told once in a while, not of each"
+            "your post {seq} on {channel} was refused and will reach nobody: {reason}. If more of your \
+             posts are refused, you are told from time to time, not about each"
         );
         let data = RefusedPost {
             kind: POST_REFUSED.to_owned(),

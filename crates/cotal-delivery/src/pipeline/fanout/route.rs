@@ -1,4 +1,4 @@
-//! How one post is read, planned, copied and settled.
+//! How one post is parsed, planned, copied and settled.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Fanout {
         posts
     }
 
-    /// Reads a post, or ends one that can never be routed (FAN-6).
+    /// Parses a post. One that can never be routed is terminated (FAN-6).
     async fn read(&mut self, delivery: Delivery) -> Option<Routable> {
         let parts = &mut self.parts;
         let seq = delivery.stream_seq;
@@ -42,23 +42,23 @@ impl Fanout {
                     }
                 }
             }
-            _ => "its subject names no sender and channel".to_owned(),
+            _ => "its subject names no valid sender and channel".to_owned(),
         };
-        warn!(space = %parts.space, seq, why, "a post is refused for good");
+        warn!(space = %parts.space, seq, why, "a post can never be delivered; it is terminated");
         add(&parts.counters.refused_posts, 1);
         parts.tracker.dealt_with(seq);
-        log_failure(&parts.space, "end a post", delivery.term().await);
+        log_failure(&parts.space, "terminate a post", delivery.term().await);
         None
     }
 
-    /// Plans a post and hands its copies to the writer.
+    /// Plans a post and gives its copies to the writer.
     pub(super) async fn route(&mut self, post: Routable) {
         let Routable { delivery, sender, channel, head } = post;
         let seq = delivery.stream_seq;
         let post = Post { seq, sender: &sender, channel: &channel, mentions: &head.mentions };
         let plan = match self.plan(&post).await {
             Ok(plan) => plan,
-            Err(error) => return self.fail(delivery, &error, "a membership is unknown"),
+            Err(error) => return self.fail(delivery, &error, "a membership could not be read"),
         };
         if plan.copies.is_empty() {
             add(&self.parts.counters.posts, 1);
@@ -76,11 +76,11 @@ impl Fanout {
                 self.window.routed();
                 self.under_way.push(Box::pin(finish(delivery, copies, ticket)));
             }
-            Err(error) => self.fail(delivery, &error, "its copies were not taken"),
+            Err(error) => self.fail(delivery, &error, "the writer did not accept its copies"),
         }
     }
 
-    /// Plans a post; where a rejoin hides an earlier interval, the bucket's history is read first.
+    /// Plans a post. If a rejoin hides an earlier interval, the bucket's history is read first.
     async fn plan(&mut self, post: &Post<'_>) -> Result<Plan, NatsError> {
         let view = &self.parts.view;
         let plan = view.plan(post);
@@ -93,13 +93,13 @@ impl Fanout {
         Ok(view.plan(post))
     }
 
-    /// Keeps a post until it is tried again.
+    /// Keeps a post for a retry.
     fn fail(&mut self, delivery: Delivery, error: &NatsError, why: &str) {
         let seq = delivery.stream_seq;
         if self.failed.is_empty() {
             let delay = Duration::from_millis(self.backoff.next_ms().unsigned_abs());
             self.try_again_at = Instant::now() + delay;
-            warn!(space = %self.parts.space, seq, %error, why, ?delay, "posts wait and are tried again");
+            warn!(space = %self.parts.space, seq, %error, why, ?delay, "posts could not be routed; retrying");
         }
         self.failed.push(delivery);
     }
@@ -120,7 +120,7 @@ impl Fanout {
             add(&self.parts.counters.given_up, lost as u64);
             error!(
                 space = %self.parts.space, seq, lost,
-                "copies are too large for INBOX and given up"
+                "copies are too large for INBOX and are given up"
             );
         }
         if let Some((_, error)) = other.first() {
@@ -133,7 +133,7 @@ impl Fanout {
     }
 }
 
-/// Waits for a post's copies, telling the broker now and then that it is still worked on.
+/// Waits for a post's copies, and tells the broker regularly that the post is still in progress.
 async fn finish(delivery: Delivery, copies: usize, mut ticket: Ticket) -> Routed {
     loop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! How the fan-out writer is started.
+//! Starts the fan-out writer.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::lane::error::LaneError;
 use crate::pipeline::join_barrier::JoinBarrier;
 use crate::pipeline::progress::ReaderProgress;
 
-/// Posts pulled ahead of routing; small, because each may cost a copy per member.
+/// Posts pulled ahead of routing; few, because each may cost a copy per member.
 const PULL_POSTS: usize = 128;
 
-/// Starts the fan-out writer; INBOX held nothing beyond `backlog` before it.
+/// Starts the fan-out writer. `backlog` is the last entry in INBOX before it.
 pub(crate) async fn spawn(
     context: &LaneContext,
     writer: Writer,
@@ -29,7 +29,7 @@ pub(crate) async fn spawn(
 ) -> Result<(), LaneError> {
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.chat_stream();
-    // Before the consumer is looked at, so that what the look shows is true of all up to it.
+    // Read before the consumer info, so that what the info shows holds for every post up to it.
     let last = context.ask("cannot read CHAT", || connection.last_seq(&stream)).await?;
     let info = bind(context, &stream, &space.fanout_config(None)).await?;
     let tracker = Tracker::new(connection, &info, last);

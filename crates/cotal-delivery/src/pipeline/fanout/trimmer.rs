@@ -1,4 +1,4 @@
-//! Trims CHAT behind the fan-out writer: the rules of [`Trim`], performed one purge at a time.
+//! Trims CHAT behind the fan-out writer: performs the purges of [`Trim`], one at a time.
 
 use std::pin::Pin;
 
@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 use crate::consumer::tracker::Tracker;
 use crate::lease::gate::Gate;
 
-/// A purge under way; how many posts it took.
+/// A purge in progress; resolves to the number of purged posts.
 type PurgeUnderWay = Pin<Box<dyn Future<Output = Result<u64, NatsError>> + Send>>;
 
 /// Purges routed posts that CHAT need not keep.
@@ -20,7 +20,7 @@ pub(super) struct Trimmer {
     gate: Gate,
     trim: Trim,
     running: Option<PurgeUnderWay>,
-    /// Whether the credential does not allow it: one from before CHAT was trimmed.
+    /// Whether the credential does not allow purges: it is from before CHAT was trimmed.
     is_denied: bool,
 }
 
@@ -41,7 +41,7 @@ impl Trimmer {
         }
     }
 
-    /// Counts a post that has arrived.
+    /// Counts a post that was pulled.
     pub(super) fn arrived(&mut self, delivery: &Delivery) {
         self.trim.arrived(&delivery.subject, delivery.stream_seq);
     }
@@ -57,8 +57,8 @@ impl Trimmer {
             Some(Box::pin(async move { connection.purge_up_to(&chat, &subject, up_to).await }));
     }
 
-    /// Returns when the purge has ended; pends while none runs. Cancel-safe. One that failed is
-    /// made up for by the next of its subject.
+    /// Returns when the purge has ended; pends while none runs. Cancel-safe. A failed purge is not
+    /// repeated: the next one of the same subject takes its posts too.
     pub(super) async fn ended(&mut self) {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let ended = running.await;
@@ -69,10 +69,12 @@ impl Trimmer {
                 self.is_denied = true;
                 warn!(
                     space = %self.space, %error,
-                    "CHAT is not trimmed: the credential does not allow it until it is renewed"
+                    "CHAT is not trimmed: the credential does not allow it; renewing the credential helps"
                 );
             }
-            Err(error) => debug!(space = %self.space, %error, "routed posts are trimmed later"),
+            Err(error) => {
+                debug!(space = %self.space, %error, "routed posts could not be trimmed; retrying later")
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Entries that wait outside the reader's slots, or were given up (`docs/wire.md` §3, §4).
 //!
-//! Invariant: an entry that leaves the reader unsurfaced and allowed stands in the dead bucket
-//! first, so it never ends invisibly.
+//! Invariant: an entry that was neither delivered nor denied is recorded in the dead bucket before
+//! it leaves the reader, so it never disappears without a trace.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use crate::pipeline::reader::retired::Remover;
 use crate::state::view::{Feed, View, ViewError};
 use crate::state::watching::watch_all;
 
-/// What is due is looked for at least this often, so that a missed wake-up costs little.
+/// The retrier checks for due entries at least this often, so that a missed wake-up costs little.
 const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// How long an entry waits for a leave under way. A leave needs a few round trips.
+/// How long an entry waits for a leave in progress. A leave needs a few round trips.
 const LEAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is recorded of an entry.
+/// What is recorded about an entry.
 pub(crate) struct About<'a> {
     pub(crate) seq: u64,
     pub(crate) member: &'a Lifecycle,
@@ -58,7 +58,7 @@ impl DeadStore {
         Self { kv: Kv::new(connection, &space.bucket(Bucket::Dead)) }
     }
 
-    /// Writes a row; one that stands already is replaced by revision, keeping its first date.
+    /// Writes a row. An existing row is replaced by revision, and its first date is kept.
     pub(crate) async fn record(&self, row: &DeadRow) -> Result<(), NatsError> {
         let key = dead_key(row.seq);
         let mut row = row.clone();
@@ -80,12 +80,12 @@ impl DeadStore {
     }
 }
 
-/// The row of an entry that is tried again at `next_at`.
+/// The row of an entry that is retried at `next_at`.
 pub(crate) fn parked(about: &About<'_>, now: i64, next_at: i64) -> DeadRow {
     row(about, DeadState::Parked, now, next_at)
 }
 
-/// The row of an entry that is not tried again.
+/// The row of an entry that is given up.
 pub(crate) fn given_up(about: &About<'_>, now: i64) -> DeadRow {
     row(about, DeadState::GivenUp, now, 0)
 }
@@ -109,7 +109,7 @@ fn encode(row: &DeadRow) -> cotal_nats::Bytes {
     serde_json::to_vec(row).unwrap_or_default().into()
 }
 
-/// How often an entry was put back after it had been given up; it needs another message id then.
+/// How often an entry was put back after it was given up; then its copy needs another message id.
 fn again_after_end(row: &DeadRow) -> u64 {
     row.attempts.saturating_sub(waiting::MAX_REDELIVERIES)
 }
@@ -119,7 +119,7 @@ fn again_after_end(row: &DeadRow) -> u64 {
 struct Known {
     row: DeadRow,
     revision: u64,
-    /// When it is tried again, by a clock that nobody sets.
+    /// When it is retried, by a clock that nobody sets.
     due: Instant,
 }
 
@@ -130,7 +130,7 @@ impl Known {
     }
 }
 
-/// Retries what is parked.
+/// Retries parked entries.
 pub(crate) struct Retrier {
     pub(crate) space: Space,
     pub(crate) connection: Connection,
@@ -141,14 +141,14 @@ pub(crate) struct Retrier {
     pub(crate) rows: Rows,
     pub(crate) remover: Remover,
     pub(crate) overflow: OverflowReports,
-    /// Members whose parked entries are being lost, as told.
+    /// Members that are losing parked entries, each logged once.
     pub(crate) losing: HashSet<Principal>,
     pub(crate) in_flight: Arc<InFlightFence>,
     pub(crate) beat: LoopReporter,
 }
 
-/// The bucket as last seen, by sequence. It keeps no history, so only this knows what stood under
-/// garbage.
+/// The bucket as last seen, by sequence. The bucket keeps no history, so only this memory has the
+/// row that garbage replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     parked: BTreeMap<u64, Known>,
@@ -156,11 +156,11 @@ pub(crate) struct Rows {
     garbage: BTreeMap<u64, Garbage>,
 }
 
-/// Garbage that no parked row will be written over.
+/// A garbled value with no parked row to write over it.
 #[derive(Debug)]
 struct Garbage {
     revision: u64,
-    /// When it is dealt with.
+    /// When it is cleared.
     due: Instant,
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn spawn(
 }
 
 impl Retrier {
-    /// Follows the dead bucket and retries what falls due, until told to stop.
+    /// Watches the dead bucket and retries due entries, until told to stop.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), ViewError> {
         let mut watch = tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -218,7 +218,7 @@ impl Retrier {
 
     fn note(&mut self, event: WatchEvent) -> Result<(), ViewError> {
         if let WatchEvent::Reset { bucket_recreated: true } = event {
-            // What stood in the bucket that is gone must not be retried out of memory.
+            // Rows of the bucket that is gone must not be retried from memory.
             return Err(ViewError::Recreated { bucket: self.space.bucket(Bucket::Dead) });
         }
         self.apply(event);
@@ -238,7 +238,7 @@ impl Retrier {
                         self.know(row, revision);
                     }
                     Err(error) => {
-                        error!(space = %self.space, seq, %error, "a dead row is garbled");
+                        error!(space = %self.space, seq, %error, "a dead row cannot be parsed");
                         self.repair(seq, revision);
                     }
                 }
@@ -267,7 +267,7 @@ impl Retrier {
         self.rows.garbage.remove(&seq);
     }
 
-    /// Keeps the last valid row. The next retry writes a parked one over the garbage.
+    /// Keeps the last valid row. The next retry writes a parked row over the garbage.
     fn repair(&mut self, seq: u64, revision: u64) {
         let due = Instant::now();
         if let Some(known) = self.rows.parked.get_mut(&seq) {
@@ -277,8 +277,8 @@ impl Retrier {
         }
     }
 
-    /// Writes given-up rows over garbage, and deletes garbage that no row is known under: a row
-    /// that says nothing of its entry must not stand for ever.
+    /// Writes given-up rows over garbage. Deletes garbage for which no row is known, because it
+    /// says nothing about its entry and must not stay for ever.
     async fn clear_garbage(&mut self) {
         let now = Instant::now();
         let due = self.rows.garbage.iter().filter(|(_, garbage)| garbage.due <= now);
@@ -293,11 +293,13 @@ impl Retrier {
                 None => kv.delete(&key, Some(revision)).await,
             };
             match cleared {
-                Ok(_) => warn!(space = %self.space, seq, "a garbled dead row was cleared"),
-                // What has replaced it comes from the watch.
+                Ok(_) => {
+                    warn!(space = %self.space, seq, "a dead row that could not be parsed was cleared")
+                }
+                // The watch shows the value that has replaced it.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => {
-                    warn!(space = %self.space, seq, %error, "a garbled dead row stays for now");
+                    warn!(space = %self.space, seq, %error, "could not clear a dead row that cannot be parsed; retrying later");
                     let due = now + DUE_CHECK_EVERY;
                     self.rows.garbage.insert(seq, Garbage { revision, due });
                     continue;
@@ -325,7 +327,7 @@ impl Retrier {
             }
             let seq = known.row.seq;
             if let Err(error) = self.retry(known).await {
-                debug!(space = %self.space, seq, %error, "a parked entry could not be tried");
+                debug!(space = %self.space, seq, %error, "a parked entry could not be retried");
             }
         }
     }
@@ -340,14 +342,14 @@ impl Retrier {
             return self.lost(known).await;
         };
         let member = known.row.member();
-        // A recall waits until whatever was judged before it is handed off.
+        // A recall waits until every hand-off that was judged before it has ended.
         let _in_flight = self.in_flight.begin();
         let mut verdict = judge(&member, &entry, &self.view.directory());
         if verdict == Verdict::Deny(DenyReason::EarlierGeneration) {
             self.view.learn(&entry.channel, &member).await?;
             verdict = judge(&member, &entry, &self.view.directory());
         }
-        // The process may have been paused since the view was current; then another one decides.
+        // The process may have been paused since the view was current; then another daemon decides.
         if !self.gate.is_open() {
             return Ok(());
         }
@@ -390,7 +392,7 @@ impl Retrier {
         }
     }
 
-    /// Tries it again soon, without a word to the broker.
+    /// Retries it soon, without a write to the broker.
     fn put_off(&mut self, mut known: Known) {
         known.due = Instant::now() + LEAVE_AGAIN;
         self.rows.parked.insert(known.row.seq, known);
@@ -429,9 +431,10 @@ impl Retrier {
         Ok(())
     }
 
-    /// The store's cap took a parked entry before its owner could read it: a miss that is seen. One
-    /// that was to be removed is gone by a delete whose answer was lost. It is told once a member
-    /// and episode, which ends when one of its parked entries is delivered.
+    /// INBOX's cap discarded a parked entry before its owner could read it: that is a miss. (If the
+    /// entry was to be deleted, an unanswered delete has removed it, and that is no miss.) The loss
+    /// is logged once per member and episode; the episode ends when one of the member's parked
+    /// entries is delivered.
     async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
         let row = &known.row;
         if waiting::is_removed(row.reason) {
@@ -441,14 +444,14 @@ impl Retrier {
         if self.losing.insert(row.owner.clone()) {
             error!(
                 space = %self.space, member = %row.owner, channel = %row.channel,
-                seq = row.chat_seq, "parked entries are evicted from INBOX before they could be \
+                seq = row.chat_seq, "INBOX's cap discarded parked entries before they could be \
                  delivered"
             );
         }
         let owner = row.owner.clone();
         self.close(known).await?;
-        // Only now: the row that was closed can come again from the watch, and must not count
-        // twice.
+        // Counted only after the row is closed: the watch may show the row again, and it must not
+        // count twice.
         self.counters.add_missed(&owner, 1);
         Ok(())
     }

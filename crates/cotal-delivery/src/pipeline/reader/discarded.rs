@@ -1,6 +1,7 @@
-//! Waiting entries that INBOX's cap evicts: they never come again, so they are looked for.
+//! Finds waiting entries that INBOX's cap has discarded. The broker never redelivers those, so the
+//! reader must look for them.
 //!
-//! Invariant: an entry that leaves the store unread ends visibly, and holds no slot any more.
+//! Invariant: an entry that was discarded unread is counted and logged, and takes no slot any more.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use tracing::{debug, error};
 use crate::clock::now_ms;
 use crate::counters::Counters;
 
-/// How often owners with waiting entries are looked at.
+/// How often owners with waiting entries are checked.
 pub(crate) const DISCARD_SCAN_EVERY: Duration = Duration::from_secs(10);
 
-/// An owner and the first entry that INBOX still holds of it, at or above its lowest waiting one.
+/// An owner, and the first entry at or above its lowest waiting one that INBOX still holds for it.
 pub(crate) type FirstHeld = (Lifecycle, u64);
 
-/// Looks for discarded entries, beside the reader and never in its way.
+/// Looks for discarded entries in a task of its own, so that the reader never waits for it.
 pub(crate) struct DiscardScan {
     space: Space,
     connection: Connection,
@@ -31,17 +32,17 @@ impl DiscardScan {
         Self { space: space.clone(), connection: connection.clone(), running }
     }
 
-    /// Whether nothing is being looked at.
+    /// Whether no scan runs.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Begins to look at each owner's lowest waiting entry: the cap takes the oldest first.
+    /// Starts a scan of each owner's lowest waiting entry: the cap discards the oldest first.
     pub(crate) fn begin(&mut self, lowest: Vec<(Lifecycle, u64)>) {
         self.running.spawn(look(self.space.clone(), self.connection.clone(), lowest));
     }
 
-    /// What a look found; pends while none runs. Cancel-safe.
+    /// The result of the scan; pends while none runs. Cancel-safe.
     pub(crate) async fn found(&mut self) -> Vec<FirstHeld> {
         match self.running.join_next().await {
             None => std::future::pending().await,
@@ -60,7 +61,7 @@ async fn look(
         match first_held(&space, &connection, &owner, seq).await {
             Ok(first) if first == seq => {}
             Ok(first) => found.push((owner, first)),
-            Err(error) => debug!(%space, %error, "waiting entries could not be looked at"),
+            Err(error) => debug!(%space, %error, "could not check waiting entries"),
         }
     }
     found
@@ -78,13 +79,13 @@ async fn first_held(
     Ok(found.map_or(u64::MAX, |message| message.seq))
 }
 
-/// Counts and tells the waiting entries of one owner that are lost.
+/// Counts and logs the discarded entries of one owner.
 pub(crate) fn tell(space: &Space, counters: &Counters, owner: &Lifecycle, lost: usize) {
     counters.add_missed(&owner.principal, lost as u64);
     counters.misses().lost(owner, lost as u64, None, now_ms());
     counters.misses().ended(owner);
     error!(
         %space, member = %owner.principal, lost,
-        "waiting entries were evicted from INBOX before they could be delivered"
+        "INBOX's cap discarded waiting entries before they could be delivered"
     );
 }

@@ -1,4 +1,4 @@
-//! An entry on its way through the reader.
+//! An entry while the reader processes it.
 
 use cotal_nats::{BatchError, Delivery, NatsError};
 use cotal_wire::Lifecycle;
@@ -9,19 +9,19 @@ use cotal_wire::rows::{DeadReason, DeadState};
 use crate::pipeline::in_flight::HandOffInFlight;
 use crate::pipeline::parked::About;
 
-/// An entry that has been read.
+/// An entry that was parsed.
 pub(super) struct Read {
     pub(super) delivery: Delivery,
     pub(super) member: Lifecycle,
     pub(super) entry: InboxEntry,
-    /// Whether it was kept, and stands among what waits.
+    /// Whether the reader kept it for a retry, so that it is listed as waiting.
     pub(super) is_kept: bool,
 }
 
-/// Entries that are decided together.
+/// Entries that are judged together.
 pub(super) type Batch = Vec<Read>;
 
-/// A batch whose copies are settled: `entries` and the copies run in parallel.
+/// A batch whose copies are settled; `entries` and the copies have the same order.
 pub(super) struct HandOff {
     pub(super) entries: Vec<Read>,
     pub(super) outcome: Result<(), BatchError>,
@@ -29,14 +29,14 @@ pub(super) struct HandOff {
     pub(super) in_flight: HandOffInFlight,
 }
 
-/// An entry that leaves the reader, and whether the dead bucket holds it.
+/// An entry that leaves the reader, and whether the dead bucket has recorded it.
 pub(super) struct Recorded {
     pub(super) delivery: Delivery,
     pub(super) state: DeadState,
     pub(super) outcome: Result<(), NatsError>,
 }
 
-/// An entry and what became of its removal.
+/// An entry and the result of its removal.
 pub(super) type Removed = (Read, Result<(), NatsError>);
 
 impl Read {

@@ -5,7 +5,7 @@ use cotal_rules::directory::Directory;
 use cotal_wire::Lifecycle;
 use cotal_wire::envelope::InboxEntry;
 
-/// What becomes of an entry of `member`, by what the view knows now.
+/// Judges an entry of `member` by what the view knows now.
 pub(crate) fn judge(member: &Lifecycle, entry: &InboxEntry, directory: &Directory) -> Verdict {
     let InboxEntry { channel, seq, reason, generation, .. } = entry;
     authorize::verdict(member, channel, *seq, *reason, *generation, directory)

@@ -1,10 +1,9 @@
-//! The trusted reader: re-authorizes each entry against what the member may read now, and hands the
-//! authorized copy to the member's own delivery stream.
+//! The trusted reader: judges each entry by what the member may read now, and hands the authorized
+//! copy off to the member's part of DLV.
 //!
 //! Invariant: an entry is acked only when its end is proven: its copy is confirmed in DLV, or the
-//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3). A lane that
-//! does not serve any more releases nothing and answers for no entry: the daemon that serves next
-//! gets it.
+//! member may not read it, or it is recorded in the dead bucket (`docs/wire.md` §3). A lane that no
+//! longer serves releases nothing and answers no entry: the daemon that serves next gets them.
 
 pub(crate) mod discarded;
 mod entry;
@@ -52,14 +51,14 @@ use judge::judge;
 use retired::Remover;
 use waiting::SharedWaiting;
 
-/// Most entries taken at once.
+/// Most entries pulled at once.
 const BATCH: usize = 1_000;
-/// Six batches are proven fresh or handed off at once, so that nobody waits for a round trip; with
-/// [`BATCH`] it stays below the consumer's 10,000 unacknowledged entries.
+/// Six batches are proven fresh or handed off at once, so that the round trips overlap. Six times
+/// [`BATCH`] is below the consumer's 10,000 unacknowledged entries.
 const SCHEDULE: PullSchedule =
     PullSchedule { batches: 6, gather: Gather { enough: 256, within: Duration::from_millis(5) } };
 
-/// How often the broker is told that an entry is still being worked on.
+/// How often the broker is told that an entry is still in progress.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
 
 /// What the reader works with.
@@ -85,34 +84,34 @@ pub(crate) struct ReaderParts {
 /// The trusted reader.
 pub(crate) struct Reader {
     parts: ReaderParts,
-    /// Batches that wait until the view is proven current, in the order in which they came.
+    /// Batches that wait until the view is proven current, in the order in which they were pulled.
     checking: FuturesOrdered<Soon<(Batch, bool)>>,
-    /// Batches whose copies are on their way, in the same order.
+    /// Batches whose copies are in flight, in the same order.
     handing_off: FuturesOrdered<Soon<HandOff>>,
-    /// Entries that DLV did not take, until they are judged and handed off again. While it takes
-    /// nothing at all they stay here, unanswered: then fan-out waits, and CHAT keeps what is
-    /// posted.
+    /// Entries that DLV did not accept, until they are judged and handed off again. While DLV
+    /// accepts nothing at all they stay here, unanswered. Then fan-out waits too, and CHAT keeps
+    /// the posts.
     kept: Batch,
     try_again_at: Instant,
     backoff: Backoff,
     extend_due: Interval,
-    /// Removals for retired lifecycles under way.
+    /// Removals for retired lifecycles in progress.
     removals: JoinSet<Removed>,
-    /// Records of the dead bucket under way.
+    /// Writes to the dead bucket in progress.
     records: JoinSet<Recorded>,
     scan_due: Interval,
 }
 
-/// Work that is under way.
+/// Work in progress.
 type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What the reader does next.
+/// What happened next.
 enum Event {
     Stop,
-    /// Nothing to decide: whoever asked has been answered, or progress was looked at.
+    /// Nothing to decide: a call was answered, or the progress was updated.
     Nothing,
     HandedOff(HandOff),
-    /// A batch, and whether the view is as current as it.
+    /// A batch, and whether the view is current enough to judge it.
     Checked(Batch, bool),
     Recorded(Recorded),
     Removed(Removed),
@@ -139,7 +138,7 @@ impl Reader {
         }
     }
 
-    /// Reads entries until told to stop; then finishes what is under way.
+    /// Reads entries until told to stop; then finishes those in progress.
     pub(crate) async fn run(mut self, stop: CancellationToken) -> Result<(), PullError> {
         let untouched = loop {
             self.parts.progress.publish(self.parts.tracker.done());
@@ -152,7 +151,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What happens next. Cancel-safe throughout, so that nothing is lost by what happens first.
+    /// The next event. Every branch is cancel-safe, so no event is lost when another comes first.
     async fn next_event(&mut self, stop: &CancellationToken) -> Result<Event, PullError> {
         let under_way = self.checking.len() + self.handing_off.len();
         let batches = under_way + self.kept.len().div_ceil(BATCH);
@@ -181,14 +180,15 @@ impl Reader {
         })
     }
 
-    /// Decides on an event. Breaks with what was not worked on.
+    /// Handles an event. Breaks with the entries that were not judged.
     async fn take(&mut self, event: Event, stop: &CancellationToken) -> ControlFlow<Batch> {
         match event {
             Event::Stop => return ControlFlow::Break(Vec::new()),
             Event::Nothing => {}
             Event::HandedOff(done) => self.settle(done).await,
             Event::Checked(batch, false) => return ControlFlow::Break(batch),
-            // It was fresh when it was proven; meanwhile the process may have been paused.
+            // The batch was current when that was proven. Since then the process may have been
+            // paused.
             Event::Checked(batch, true) if !self.parts.gate.is_open() => {
                 self.checking.push_front(self.check(batch, stop));
             }
@@ -220,7 +220,7 @@ impl Reader {
         ControlFlow::Continue(())
     }
 
-    /// Takes nothing more, settles what is under way, and returns the rest.
+    /// Pulls no more entries, settles those in progress, and returns the rest to the broker.
     async fn wind_up(mut self, mut untouched: Batch) {
         let mut left = self.parts.pulls.end(&self.parts.gate).await;
         while let Some((batch, _)) = self.checking.next().await {
@@ -246,7 +246,7 @@ impl Reader {
         Box::pin(check(gate, view, parts.space.clone(), batch, stop.clone()))
     }
 
-    /// Judges a batch and hands its copies to the writer.
+    /// Judges a batch and gives its copies to the writer.
     async fn hand_off(&mut self, batch: Batch) {
         let (entries, copies, in_flight) = self.judge_all(batch).await;
         if entries.is_empty() {
@@ -268,8 +268,8 @@ impl Reader {
         entries
     }
 
-    /// Reads an entry, or ends what is none: only the daemon writes INBOX, so this is a forgery
-    /// that a broker reply put there.
+    /// Parses an entry. One that cannot be parsed is terminated: only the daemon writes INBOX, so
+    /// it is a forgery that came in through a broker reply.
     async fn read(&mut self, delivery: Delivery) -> Option<Read> {
         let parts = &mut self.parts;
         let member = parts.space.parse_dinbox(&delivery.subject);
@@ -281,23 +281,23 @@ impl Reader {
                 let why = entry.err().map(|e| e.to_string());
                 warn!(
                     space = %parts.space, seq = delivery.stream_seq, ?member, why,
-                    "an entry that the daemon did not write is ended"
+                    "an entry that the daemon did not write is terminated"
                 );
             }
         }
         add(&parts.counters.denied, 1);
         parts.tracker.dealt_with(delivery.stream_seq);
-        log_failure(&parts.space, "end an entry", delivery.term().await);
+        log_failure(&parts.space, "terminate an entry", delivery.term().await);
         None
     }
 
-    /// Judges a batch; where a rejoin hides an earlier interval, the bucket's history is read and
-    /// the entry is judged once more. An entry whose history cannot be read waits.
+    /// Judges a batch. If a rejoin hides an earlier interval, the bucket's history is read and the
+    /// entry is judged again. An entry whose history cannot be read waits.
     async fn verdicts(&mut self, entries: &[Read]) -> (Vec<Option<Verdict>>, HandOffInFlight) {
         let parts = &mut self.parts;
         let (mut verdicts, in_flight): (Vec<_>, _) = {
             let directory = parts.view.directory();
-            // Begun under the lock: an ACL that changes after it is judged by a later batch.
+            // Begun under the lock, so an ACL that changes later is judged by a later batch.
             let in_flight = parts.in_flight.begin();
             let judged = entries.iter().map(|it| Some(judge(&it.member, &it.entry, &directory)));
             (judged.collect(), in_flight)
@@ -308,7 +308,7 @@ impl Reader {
                 *verdict = match parts.view.learn(&read.entry.channel, &read.member).await {
                     Ok(()) => Some(judge(&read.member, &read.entry, &parts.view.directory())),
                     Err(error) => {
-                        warn!(space = %parts.space, %error, "an entry waits: its membership is unknown");
+                        warn!(space = %parts.space, %error, "an entry waits: its membership could not be read");
                         None
                     }
                 };
@@ -317,7 +317,7 @@ impl Reader {
         (verdicts, in_flight)
     }
 
-    /// Decides every entry of a batch against one state of the view.
+    /// Judges every entry of a batch against one state of the view.
     async fn judge_all(&mut self, batch: Batch) -> (Vec<Read>, Vec<Outgoing>, HandOffInFlight) {
         let (verdicts, in_flight) = self.verdicts(&batch).await;
         let mut released = Vec::with_capacity(batch.len());
@@ -343,7 +343,7 @@ impl Reader {
                 }
                 Verdict::Retired => self.remove(read).await,
                 Verdict::NoAclRow => self.wait(read, DeadReason::NoAclRow).await,
-                // Its leave takes longer than a batch is held for.
+                // Its leave takes longer than the batch was held for it.
                 Verdict::Leaving => self.wait(read, DeadReason::HandoffFailed).await,
             }
         }
@@ -360,8 +360,8 @@ impl Reader {
     }
 }
 
-/// Waits until the lane serves and the view is as current as the newest entry of a batch; `false`
-/// when told to stop instead.
+/// Waits until the lane serves and the view is as current as the newest entry of the batch. The
+/// flag is `false` if the reader was told to stop instead.
 async fn check(
     mut gate: Gate,
     view: Arc<View>,
@@ -392,7 +392,7 @@ async fn check(
     }
 }
 
-/// A consumer that begins with the first entry that is not settled.
+/// The configuration of a consumer that begins with the first entry that is not settled.
 fn resume_at(space: &Space, waiting: &SharedWaiting, settled: u64) -> ConsumerConfig {
     ConsumerConfig {
         deliver_policy: "by_start_sequence".into(),

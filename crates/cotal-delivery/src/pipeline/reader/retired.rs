@@ -1,5 +1,5 @@
-//! Removing what a retired lifecycle left behind: its entries, and the member row that a daemon may
-//! have left when it died inside a join (RDR-4, RDR-7).
+//! Removes what a retired lifecycle left behind: its entries, and the member row that a daemon
+//! leaves if it dies in the middle of a join (RDR-4, RDR-7).
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ impl Remover {
         Self { space, connection, view, gate }
     }
 
-    /// Removes the entry at `seq` from the store. One that is gone already counts as removed.
+    /// Deletes the entry at `seq` from INBOX. An entry that is gone already counts as removed.
     ///
     /// # Errors
-    /// When the broker does not confirm it: then the entry must not be acked.
+    /// If the broker does not confirm the delete; then the entry must not be acked.
     pub(crate) async fn remove(
         &self,
         member: &Lifecycle,
@@ -41,7 +41,7 @@ impl Remover {
     ) -> Result<(), NatsError> {
         match self.connection.delete_message(&self.space.inbox_stream(), seq).await? {
             Deleted::Deleted => {
-                debug!(space = %self.space, seq, "an entry of a retired lifecycle is removed");
+                debug!(space = %self.space, seq, "an entry of a retired lifecycle was deleted");
             }
             Deleted::AlreadyGone => {}
         }
@@ -51,7 +51,7 @@ impl Remover {
         Ok(())
     }
 
-    /// Best effort: the next entry tries it again.
+    /// Best effort: the next entry of the lifecycle tries again.
     async fn remove_row(&self, member: &Lifecycle, entry: &InboxEntry) {
         let channel = &entry.channel;
         let revision = {
@@ -62,10 +62,10 @@ impl Remover {
         let key = member_key(channel, member);
         match self.view.kv(Feed::Members).delete(&key, Some(revision)).await {
             Ok(_) => {
-                info!(space = %self.space, %channel, "a stray member row of a retired lifecycle is removed");
+                info!(space = %self.space, %channel, "a stray member row of a retired lifecycle was deleted");
             }
             Err(error) => {
-                warn!(space = %self.space, %channel, %error, "a retired lifecycle's member row stays");
+                warn!(space = %self.space, %channel, %error, "could not delete a retired lifecycle's member row");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How an entry ends, or waits.
+//! How an entry is settled, or waits.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
 use crate::pipeline::parked;
 
-/// Records of entries that leave the reader, under way at once.
+/// Most writes to the dead bucket in progress at once.
 const RECORDS: usize = 64;
-/// Removals for retired lifecycles under way at once.
+/// Most removals for retired lifecycles in progress at once.
 const REMOVALS: usize = 64;
-/// When an entry comes again that the dead bucket did not take.
+/// Delay before the redelivery of an entry that the dead bucket did not record.
 const RECORD_AGAIN: Duration = Duration::from_secs(2);
 
 impl Reader {
@@ -40,7 +40,7 @@ impl Reader {
                 Some((_, NatsError::TooLarge { .. })) => {
                     self.give_up(read, DeadReason::TooLarge).await;
                 }
-                // DLV takes others, so this waits alone and holds nobody up.
+                // DLV accepts other copies, so this entry waits alone and holds up no other.
                 Some((_, error)) if takes_some => {
                     warn!(space = %self.parts.space, %error, seq = read.entry.seq, "a hand-off failed");
                     self.wait(read, DeadReason::HandoffFailed).await;
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// Keeps entries that DLV does not take, until they are judged and handed off again.
+    /// Keeps entries that DLV does not accept, until they are judged and handed off again.
     pub(super) fn keep(&mut self, entries: Vec<Read>, error: &NatsError) {
         if !self.parts.gate.is_open() {
             return;
@@ -71,7 +71,7 @@ impl Reader {
             self.try_again_at = Instant::now() + delay;
             error!(
                 space = %self.parts.space, %error, entries = entries.len(), ?delay,
-                "copies could not be handed off; they wait, and no member is given anything"
+                "copies could not be handed off; they wait, and nothing is delivered to any member"
             );
         }
         let now = now_ms();
@@ -83,7 +83,7 @@ impl Reader {
         }
     }
 
-    /// Tells the broker that what is kept is still being worked on.
+    /// Tells the broker that the kept entries are still in progress.
     pub(super) async fn extend(&mut self) {
         for read in &self.kept {
             if !self.parts.gate.is_open() {
@@ -136,8 +136,8 @@ impl Reader {
         });
     }
 
-    /// Acks a removed entry. One whose removal was under way when serving stopped is left as it is,
-    /// so that the daemon that serves next meets it again (RDR-6).
+    /// Acks a removed entry. If serving stopped during the removal, the entry is not answered, so
+    /// that the daemon that serves next gets it again (RDR-6).
     pub(super) async fn removed(&mut self, (read, outcome): Removed) {
         if !self.parts.gate.is_open() {
             return;
@@ -157,7 +157,7 @@ impl Reader {
         }
     }
 
-    /// Frees the slots of waiting entries that INBOX holds no more.
+    /// Frees the slots of waiting entries that INBOX no longer holds.
     pub(super) fn forget_evicted(&mut self, found: Vec<(Lifecycle, u64)>) {
         for (owner, first_held) in found {
             let gone = self.parts.waiting.lock().release_below(&owner, first_held);
@@ -172,8 +172,9 @@ impl Reader {
         self.parts.waiting.lock().release(member, seq);
     }
 
-    /// Retries later, parks, or gives up: by the rules, and never at another owner's cost. While
-    /// progress is not proven nothing is held here: the ack floor could not pass it.
+    /// Returns an entry for a later retry, parks it, or gives it up, by the rules, so that no
+    /// owner's entries hold up another's. While progress is not proven the reader holds no entry,
+    /// because the ack floor could not pass it.
     pub(super) async fn wait(&mut self, read: Read, reason: DeadReason) {
         if !self.parts.gate.is_open() {
             return;
@@ -212,8 +213,7 @@ impl Reader {
         self.record(read.delivery, row).await;
     }
 
-    /// Starts to record an entry that leaves the reader; what comes behind it does not wait for
-    /// that.
+    /// Starts to record an entry that leaves the reader; the entries after it do not wait for that.
     async fn record(&mut self, delivery: Delivery, row: DeadRow) {
         if self.records.len() >= RECORDS
             && let Some(Ok(recorded)) = self.records.join_next().await
@@ -227,7 +227,7 @@ impl Reader {
         });
     }
 
-    /// Acks an entry that the dead bucket now holds; one that it does not hold comes again.
+    /// Acks an entry that the dead bucket has recorded; any other is redelivered.
     pub(super) async fn recorded(&mut self, recorded: Recorded) {
         let Recorded { delivery, state, outcome } = recorded;
         if !self.parts.gate.is_open() {
@@ -242,7 +242,7 @@ impl Reader {
             Err(error) => {
                 warn!(
                     space = %self.parts.space, %error,
-                    "an entry could not be recorded and comes again"
+                    "an entry could not be recorded; it will be redelivered"
                 );
                 let again = delivery.nak(Some(RECORD_AGAIN)).await;
                 log_failure(&self.parts.space, "return an entry", again);

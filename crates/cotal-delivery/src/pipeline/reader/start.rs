@@ -1,4 +1,4 @@
-//! How the reader is started, and what others may ask of it.
+//! Starts the reader, and gives other components access to it.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::pipeline::progress::{ReaderProgress, reader_progress};
 /// Entries pulled ahead of judging.
 const PULL_ENTRIES: usize = 2_000;
 
-/// What others may ask of the reader.
+/// What other components use of the reader.
 pub(crate) struct ReaderState {
-    /// The last entry that stood in INBOX when it started.
+    /// The last entry in INBOX when the reader started.
     pub(crate) backlog: u64,
     pub(crate) progress: ReaderProgress,
     pub(crate) waiting: SharedWaiting,
@@ -40,7 +40,7 @@ pub(crate) async fn spawn(
 ) -> Result<ReaderState, LaneError> {
     let LaneContext { space, connection, view, gate, counters, .. } = context;
     let stream = space.inbox_stream();
-    // Before the consumer is looked at, so that what the look shows is true of all up to it.
+    // Read before the consumer info, so that what the info shows holds for every entry up to it.
     let backlog = context.ask("cannot read INBOX", || connection.last_seq(&stream)).await?;
     let info = bind(context, &stream, &space.reader_config()).await?;
     let tracker = Tracker::new(connection, &info, backlog);

@@ -1,18 +1,18 @@
-//! The entries that wait in the reader: the rules of [`Waiting`], shared by the reader, which fills
-//! them, and the admin rail, which shows them.
+//! The entries that wait in the reader: the rules of [`Waiting`], shared by the reader, which
+//! maintains them, and the admin rail, which lists them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cotal_rules::waiting::Waiting;
 use cotal_wire::control::{WAITING_PAGE, WaitingArgs, WaitingEntries};
 
-/// What waits; cheap to clone. Its size is bounded by the slots that waiting entries may hold and
-/// by the batches that the reader keeps.
+/// The waiting entries; cheap to clone. Their number is bounded by the slots for waiting entries
+/// and by the batches that the reader keeps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedWaiting(Arc<Mutex<Waiting>>);
 
 impl SharedWaiting {
-    /// What waits now. Never held across an await.
+    /// Locks the waiting entries. Do not hold the lock across an await.
     pub(super) fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -22,7 +22,7 @@ impl SharedWaiting {
         self.lock().len() as u64
     }
 
-    /// One page of what waits.
+    /// One page of the waiting entries.
     pub(crate) fn page(&self, args: &WaitingArgs) -> WaitingEntries {
         let waiting = self.lock();
         let is_wanted = |member| args.member.as_ref().is_none_or(|it| it == member);

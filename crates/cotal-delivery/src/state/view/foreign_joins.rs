@@ -9,8 +9,8 @@ use cotal_wire::{Channel, Lifecycle};
 use super::{Feed, View};
 
 impl View {
-    /// Joins that another daemon left half done and that nobody has taken, once there are any.
-    /// Cancel-safe.
+    /// The joins that another daemon left half done and that were not returned before; waits until
+    /// there are any. Cancel-safe.
     pub(crate) async fn foreign_joins(&self) -> Vec<(Channel, Lifecycle)> {
         let mut changes = self.members_changed.subscribe();
         loop {
@@ -27,8 +27,9 @@ impl View {
         }
     }
 
-    /// A row that another daemon wrote and that is not activated: one that was paused, or died,
-    /// before its second look at the ACL. This one's start may be over, so it looks now (MEM-3).
+    /// Notes a row that another daemon wrote and that is not activated. That daemon was paused, or
+    /// died, before its second read of the ACL. This daemon's own start may be over, so the join is
+    /// finished now (MEM-3).
     pub(super) fn note_foreign_join(&self, key: &str, value: &[u8]) {
         if !self.feeds[Feed::Members.index()].progress.borrow().scanned {
             return;

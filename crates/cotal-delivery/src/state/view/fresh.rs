@@ -7,14 +7,14 @@ use tokio::time::timeout;
 
 use super::{Feed, View};
 
-/// How long a lagging watch is waited for before the caller is told.
+/// How long `fresh` waits for a lagging watch.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
 
 impl View {
-    /// Waits until what the buckets hold *now* has been applied.
+    /// Waits until everything that the buckets hold *now* has been applied.
     ///
     /// # Errors
-    /// When the broker does not say so, or a watch stays behind: then nothing may be decided.
+    /// If the broker does not answer, or a watch stays behind; then nothing may be decided.
     pub(crate) async fn fresh(&self, feeds: &[Feed]) -> Result<(), NatsError> {
         let barriers = feeds.iter().map(|&feed| self.fresh_one(feed));
         futures_util::future::try_join_all(barriers).await.map(drop)

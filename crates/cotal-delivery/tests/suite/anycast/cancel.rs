@@ -1,4 +1,4 @@
-//! What a sender asks about its own requests, and nobody else about them.
+//! Requests of a sender about its own role requests; nobody else learns about them.
 
 use cotal_manager::{AgentName, Agents};
 use cotal_testkit::Peer;
@@ -37,7 +37,8 @@ async fn any_4_a_sender_follows_its_request_by_number() {
     assert!(list(&scene.bob).await.is_empty(), "a holder has sent nothing");
 }
 
-/// A request of another, a number that was never given, and the wildest numbers have one answer.
+/// Another sender's request, a number that was never given out, and absurd numbers get the same
+/// answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_4_anothers_request_answers_like_one_that_never_existed() {
     let scene = Scene::new().await;
@@ -84,7 +85,7 @@ async fn any_4_a_successor_of_the_same_name_sees_and_cancels_nothing() {
     }
     assert!(scene.stands(queued).await);
     assert!(list(&alice).await.is_empty());
-    // Whoever takes the predecessor's request is none of the successor's business.
+    // A take of the predecessor's request does not concern the successor.
     assert!(take(&scene.bob, queued, &created, 1).await.ok);
     let own = ask(&alice, "own").await;
     assert!(take(&scene.bob, own, &created, 1).await.ok);

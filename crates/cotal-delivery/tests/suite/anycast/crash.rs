@@ -28,7 +28,7 @@ async fn any_6_a_notice_that_a_crash_left_unsent_is_sent_at_the_next_start() {
     eventually("the mark", || scene.god.request(seq), is_marked).await;
 }
 
-/// Whatever was sent and not marked is sent again under its id, which changes nothing.
+/// A notice that was sent and not marked is sent again under the same id, which changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_3_a_notice_that_a_crash_left_unmarked_is_not_told_twice() {
     let mut scene = Scene::new().await;
@@ -45,7 +45,7 @@ async fn any_3_a_notice_that_a_crash_left_unmarked_is_not_told_twice() {
     assert_eq!(scene.told(1).await, told);
 }
 
-/// Before a row with an unsent notice is replaced, the notice goes out; and it is what it was.
+/// Before a row with an unsent notice is replaced, that notice is sent, with its original content.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_3_a_take_after_a_crash_settles_the_notice_before_it() {
     let mut scene = Scene::new().await;
@@ -54,7 +54,7 @@ async fn any_3_a_take_after_a_crash_settles_the_notice_before_it() {
     let first = pull(&scene.carol).await;
     assert!(scene.take(&scene.carol, &first).await.ok);
     scene.told(1).await;
-    // Moved to bob by a daemon that died before it could say so.
+    // A daemon moved it to bob and died before it could send the notice.
     let second = scene.taken_and_killed().await;
     assert_eq!(second.delivered, 2);
     let third = pull(&scene.carol).await;
@@ -68,7 +68,7 @@ async fn any_3_a_take_after_a_crash_settles_the_notice_before_it() {
     assert_eq!(scene.row(seq).await.delivery, Some(third.delivered));
 }
 
-/// The row is written and the request is not deleted: the next daemon does it, and until then no
+/// The row is written and the request is not deleted: the next daemon deletes it, and until then no
 /// holder gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_5_a_cancel_that_a_crash_cut_short_is_completed() {
@@ -86,8 +86,8 @@ async fn any_5_a_cancel_that_a_crash_cut_short_is_completed() {
     assert!(cancel(&scene.alice, seq).await.ok);
 }
 
-/// Cancels and takes are under way while the daemon is killed: what was answered holds, and of the
-/// rest each is one, the other, or nothing.
+/// Cancels and takes are in progress when the daemon is killed. Those that were answered hold; each
+/// other one was done completely, or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_2_a_daemon_killed_in_the_middle_leaves_nothing_half() {
     let mut scene = Scene::new().await;

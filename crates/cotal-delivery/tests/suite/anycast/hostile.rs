@@ -1,4 +1,4 @@
-//! What nobody honest would send.
+//! Requests that no honest client sends.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ async fn any_1_a_take_needs_the_credential_of_its_role() {
     let scene = Scene::new().await;
     let seq = ask(&scene.alice, "work").await;
     let created = scene.created().await;
-    // Without any role the broker itself refuses.
+    // An agent without a role is refused by the broker itself.
     let subject = scene.alice.space.ctl(ANYCAST_TAKE, scene.alice.principal());
     let asked = scene.alice.connection.request(subject, None, "{}".into(), None).await;
     assert!(matches!(asked, Err(NatsError::Denied { .. })), "{asked:?}");
-    // With another one the daemon does, whatever the body claims.
+    // One with another role is refused by the daemon, whatever the body claims.
     let cook = scene.mesh.peer_with_role("eve", &[], &[], Some("cook")).await;
     for delivery in [1, 2, u64::MAX] {
         let refused = take(&cook, seq, &created, delivery).await;
@@ -87,7 +87,7 @@ async fn any_4_ten_thousand_cancels_of_foreign_requests_change_nothing() {
     }
     let mut burst = Burst::new(&scene.carol, DELIVERY).await;
     let mut answered = 0;
-    // The daemon works on 64 at once; what waits for it is bounded here.
+    // The daemon processes 64 at once; this bounds how many wait for it.
     for n in 0..MANY {
         burst.ask(n, "anycastCancel", json!({ "seq": seqs[(n % 10) as usize] })).await;
         while n - answered >= 256 {
@@ -110,8 +110,8 @@ fn is_unknown(answer: Option<(u64, cotal_wire::control::Reply)>) -> bool {
     !reply.ok && reply.data == Some(json!({ "state": "unknown" }))
 }
 
-/// Garbage over a taken request, more than the history keeps: the take stands and the row comes
-/// back.
+/// More garbage over a taken request than the history keeps: the take stays in force, and the row
+/// is written back.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_2_a_garbled_record_is_no_record_and_no_absence() {
     let mut scene = Scene::new().await;
@@ -135,7 +135,7 @@ async fn any_2_a_garbled_record_is_no_record_and_no_absence() {
     }
     assert!(scene.garbled().await >= 12);
 
-    // While no daemon runs, only the history knows what stood there.
+    // While no daemon runs, only the history has the row.
     scene.kill().await;
     for _ in 0..3 {
         kv.put(&request_key(seq), "[]".into()).await.expect("garbage");
@@ -150,7 +150,7 @@ async fn any_2_a_garbled_record_is_no_record_and_no_absence() {
     assert_eq!(scene.notices().await.len(), 1, "nobody is told anew");
 }
 
-/// A request that nobody takes and one that every holder gives back are shown with their age.
+/// A request that nobody takes, and one that every holder returns, are listed with their age.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stays_on_the_queue_is_listed_with_its_age() {
     let scene = Scene::new().await;

@@ -1,7 +1,8 @@
-//! Role requests against a real broker: who took each, and which were taken back (ANY-1 to ANY-7).
+//! Role requests against a real broker: who took each one, and which were cancelled (ANY-1 to
+//! ANY-7).
 //!
-//! A take whose row must stay without its notice is made by a DM stream that takes no message: that
-//! is where the daemon then dies.
+//! To keep a take's row without its notice, a test makes the DM stream refuse messages: then the
+//! daemon dies while it sends the notice.
 
 mod cancel;
 mod crash;

@@ -1,4 +1,4 @@
-//! Senders and holders as bare protocol clients.
+//! Senders and holders as plain protocol clients.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Scene {
         Self { mesh, lane, alice, bob, carol, god }
     }
 
-    /// Kills the daemon wherever it is, and lets another claim the lease at once.
+    /// Aborts the daemon wherever it is, and lets another claim the lease at once.
     pub(crate) async fn kill(&mut self) {
         drop(self.lane.take());
         self.god.free_lease().await;
@@ -54,7 +54,7 @@ impl Scene {
         self.god.connection.stream_info("TASK_main").await.expect("TASK").created
     }
 
-    /// Takes a copy as its holder should.
+    /// Takes a copy as its holder must.
     pub(crate) async fn take(&self, holder: &Peer, copy: &Delivery) -> Reply {
         take(holder, copy.stream_seq, &self.created().await, copy.delivered).await
     }
@@ -63,7 +63,7 @@ impl Scene {
         self.god.request(seq).await.expect("a record").0
     }
 
-    /// Whether the request stands on the queue.
+    /// Whether the request is on the queue.
     pub(crate) async fn stands(&self, seq: u64) -> bool {
         let get = cotal_nats::Get::Seq(seq);
         self.god.connection.get_message("TASK_main", get).await.expect("TASK").is_some()
@@ -75,7 +75,7 @@ impl Scene {
         self.god.stored("DM_main", &subject).await
     }
 
-    /// Waits until alice has `count` notices: the message ids and data parts of all.
+    /// Waits until alice has `count` notices; returns the message ids and data parts of all.
     pub(crate) async fn told(&self, count: usize) -> Vec<(String, Value)> {
         let look = || self.notices();
         let notices = eventually("the notices", look, |seen| seen.len() >= count).await;
@@ -83,7 +83,7 @@ impl Scene {
         notices.iter().map(notice).collect()
     }
 
-    /// Makes DM refuse every message, or take them again.
+    /// Makes DM refuse every message, or accept messages again.
     pub(crate) async fn mute(&self, muted: bool) {
         let mut config: StreamConfig =
             self.god.connection.stream_info("DM_main").await.expect("DM").config;
@@ -91,7 +91,7 @@ impl Scene {
         self.god.connection.update_stream("DM_main", &config).await.expect("another config");
     }
 
-    /// A take whose notice its daemon did not live to send.
+    /// A take whose notice its daemon died before sending.
     pub(crate) async fn taken_and_killed(&mut self) -> Delivery {
         let copy = pull(&self.bob).await;
         self.mute(true).await;
@@ -113,7 +113,7 @@ fn notice(stored: &StoredMessage) -> (String, Value) {
     (id, message["parts"][1]["data"].clone())
 }
 
-/// Sends a request; gives its number.
+/// Sends a request; returns its number.
 pub(crate) async fn ask(sender: &Peer, text: &str) -> u64 {
     ask_role(sender, ROLE, text).await.expect("a stored request")
 }
@@ -129,14 +129,14 @@ pub(crate) async fn ask_role(sender: &Peer, role: &str, text: &str) -> Result<u6
     Ok(sent.await?.seq)
 }
 
-/// The next copy of a request to the role, not answered.
+/// Pulls the next copy of a request to the role, without answering it.
 pub(crate) async fn pull(holder: &Peer) -> Delivery {
     pull_many(holder, 1).await.remove(0)
 }
 
 pub(crate) async fn pull_many(holder: &Peer, count: usize) -> Vec<Delivery> {
     let consumer = format!("svc_{ROLE}");
-    // Nothing is pulled ahead, or the next one could wait in this holder's hands.
+    // Nothing is pulled ahead, so that this holder never keeps the next request.
     let options = PullOptions { batch: 1, ..PullOptions::default() };
     let pull = PullConsumer::open(&holder.connection, "TASK_main", &consumer, options).await;
     let mut pull = pull.expect("the role's consumer");
@@ -164,7 +164,7 @@ pub(crate) async fn cancel(sender: &Peer, seq: u64) -> Reply {
     sender.control(DELIVERY, "anycastCancel", args).await.expect("a reply")
 }
 
-/// What a status says of the state.
+/// The state in a status reply.
 pub(crate) async fn state(sender: &Peer, seq: u64) -> String {
     let reply = status(sender, seq).await;
     reply.data.expect("data")["state"].as_str().expect("a state").to_owned()
@@ -178,7 +178,7 @@ pub(crate) fn reason(reply: &Reply) -> String {
     data["reason"].as_str().expect("a reason").to_owned()
 }
 
-/// A record of alice's request as a daemon would have left it.
+/// A record of alice's request, as a daemon leaves it.
 pub(crate) fn row_of(seq: u64, created: &str, state: RequestState) -> RequestRow {
     let taken = state == RequestState::Taken;
     let who = |actor| cotal_wire::Principal::new("local", actor).expect("a principal");
@@ -197,7 +197,7 @@ pub(crate) fn row_of(seq: u64, created: &str, state: RequestState) -> RequestRow
     }
 }
 
-/// Requests of one caller that are under way together.
+/// Many requests of one caller at the same time.
 pub(crate) struct Burst<'a> {
     caller: &'a Peer,
     subject: String,
@@ -211,7 +211,7 @@ impl<'a> Burst<'a> {
         Self { caller, replies: replies.expect("a subscription"), subject }
     }
 
-    /// Asks, and remembers the question by its number.
+    /// Sends a request, whose reply carries the number `n`.
     pub(crate) async fn ask(&self, n: u64, op: &str, args: Value) {
         let from = json!({ "id": self.caller.principal(), "name": "a" });
         let body = json!({ "op": op, "args": args, "from": from }).to_string();
@@ -221,7 +221,7 @@ impl<'a> Burst<'a> {
         asked.await.expect("asked");
     }
 
-    /// The next answer; none once nothing has come for `patience`.
+    /// The next reply; none if nothing came for `patience`.
     pub(crate) async fn answer(&mut self, patience: Duration) -> Option<(u64, Reply)> {
         let next = tokio::time::timeout(patience, self.replies.next()).await.ok()?;
         let message = next.expect("a reply");

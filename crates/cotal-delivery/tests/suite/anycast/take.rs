@@ -1,4 +1,4 @@
-//! Takes and what senders are told of them.
+//! Takes, and the notices to senders.
 
 use cotal_testkit::{God, eventually};
 use cotal_wire::control::Code;
@@ -54,7 +54,7 @@ async fn any_2_of_takes_and_a_cancel_exactly_one_wins() {
         let seq = ask(&scene.alice, &format!("m{n}")).await;
         let copy = pull(&scene.bob).await;
         assert_eq!(copy.stream_seq, seq);
-        // Later and later, so that they meet in every step of each other.
+        // The delay grows, so that the two meet at every step.
         let later = async |holder| {
             for _ in 0..n % 8 {
                 scene.god.connection.round_trip().await.expect("a broker");
@@ -90,7 +90,7 @@ async fn any_3_the_sender_is_told_who_has_its_request_and_when_it_moved() {
     let seq = ask(&scene.alice, "work").await;
     let first = pull(&scene.bob).await;
     assert!(scene.take(&scene.bob, &first).await.ok);
-    // The ack wait runs out; the same holder gets it again, which is no news.
+    // The ack wait runs out and the same holder gets it again: the sender is not told.
     let second = pull(&scene.bob).await;
     assert_eq!((second.stream_seq, second.delivered), (seq, 2));
     assert!(scene.take(&scene.bob, &second).await.ok);
@@ -122,7 +122,7 @@ async fn holder_of_lease(god: &God) -> String {
     row["holder"].as_str().expect("a holder").to_owned()
 }
 
-/// A take is asked for again after a lost reply, after the work was done, and by others.
+/// A take is requested again after a lost reply, after the work was done, and by others.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_2_a_replayed_take_changes_nothing() {
     let scene = Scene::new().await;
@@ -143,7 +143,8 @@ async fn any_2_a_replayed_take_changes_nothing() {
     assert_eq!(scene.told(1).await.len(), 1);
 }
 
-/// What a dead holder had taken goes to another, and is said to have moved.
+/// A request that a dead holder had taken goes to another holder, and its sender is told that it
+/// moved.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_3_a_holder_that_dies_after_its_take_loses_the_request_to_another() {
     let scene = Scene::new().await;
@@ -163,7 +164,8 @@ async fn any_3_a_holder_that_dies_after_its_take_loses_the_request_to_another() 
     assert!(!scene.stands(seq).await);
 }
 
-/// Records older than a day after their request go, at start and at every sweep; the others stay.
+/// Records are removed a day after their request has left the queue, at start and at every sweep;
+/// others stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     let mut scene = Scene::new().await;
@@ -188,7 +190,7 @@ async fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     }
     assert!(scene.god.request(1_002).await.is_some());
 
-    // One whose request leaves the queue now is dated at the next sweep, and kept.
+    // A record whose request leaves the queue now is dated at the next sweep, and kept.
     let seq = ask(&scene.alice, "work").await;
     let copy = pull(&scene.bob).await;
     assert!(scene.take(&scene.bob, &copy).await.ok);
@@ -201,7 +203,7 @@ async fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     assert_eq!(state(&scene.alice, seq).await, "taken");
 }
 
-/// Its sender need not wait for the sweep to learn that a request was worked off.
+/// The sender need not wait for the sweep to see that a request is done.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
     let scene = Scene::new().await;
@@ -219,7 +221,7 @@ async fn any_4_a_status_shows_at_once_that_the_request_has_left_the_queue() {
 }
 
 /// The procedure of `docs/operations.md`: stop, wait for the exit and the closed connection,
-/// recreate, start. Nothing of the old stream touches the requests of the new one.
+/// re-create, start. Nothing of the old stream affects the requests of the new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_7_the_task_stream_is_recreated_while_no_daemon_runs() {
     let page = include_str!("../../../../../docs/operations.md");

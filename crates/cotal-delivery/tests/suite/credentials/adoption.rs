@@ -23,8 +23,8 @@ use super::support::{
     time_of_day,
 };
 
-/// The broker's own times tell that the move came 250 ms after the proof began at the earliest; the
-/// reply lies between the two.
+/// The broker's own times show that the reconnect came at least 250 ms after the proof began; the
+/// reply is in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_2_and_crd_4_what_was_asked_for_is_proved_and_the_connection_moves_after_the_reply() {
     let mesh = Mesh::start().await;
@@ -35,7 +35,7 @@ async fn crd_2_and_crd_4_what_was_asked_for_is_proved_and_the_connection_moves_a
     let manager = Supervisor::of(&mesh).await;
     let before = host.runs_on(&old).await;
 
-    // Nothing new is idempotent before the renewal point.
+    // Before the renewal point, a reload without a new credential changes nothing.
     let Adoption::BrokerAccepted(held) = adopted(reload(&manager, Some(&old)).await).delivery
     else {
         panic!("skipped")
@@ -74,7 +74,7 @@ async fn crd_2_and_crd_4_what_was_asked_for_is_proved_and_the_connection_moves_a
 async fn crd_2_the_daemon_reads_its_key_again_at_three_quarters_of_the_lifetime() {
     let mesh = Mesh::start().await;
     let began = unix_seconds();
-    // 40 s of life, of which 27 are over: the renewal point is 3 s away, the end 13 s.
+    // 40 s of life, of which 27 are over: the renewal point is in 3 s, the end in 13 s.
     let host = Host::with_life(&mesh, 27, 13).await;
     let _lane = host.lane().await;
     let new = host.mint(0, 900);
@@ -94,7 +94,7 @@ async fn crd_2_a_missed_renewal_is_said_with_its_repair_and_made_up_for() {
     let (code, why) = refused(reload(&manager, None).await);
     assert_eq!(code, Some(Code::Unavailable));
     assert!(why.contains("missed") && why.contains("cotal doctor auth --fix"), "{why}");
-    let said = || async { logged(&["due and not renewed", "missed"]) };
+    let said = || async { logged(&["due for renewal", "missed"]) };
     eventually("the log says so", said, |lines| !lines.is_empty()).await;
     let new = host.mint(0, 900);
     host.put(&new);
@@ -102,8 +102,8 @@ async fn crd_2_a_missed_renewal_is_said_with_its_repair_and_made_up_for() {
     adopted(reload(&manager, Some(&new)).await);
 }
 
-/// The broker's answer to the `ready` row is held back, so the row reads ready and start-up is not
-/// finished; a request that came before it is answered meanwhile.
+/// The broker's answer to the `ready` row is held back, so the row says `ready` although start-up
+/// is not finished. A request made before that answer is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_3_nothing_is_adopted_before_start_up_is_finished_though_the_lease_reads_ready() {
     let mesh = Mesh::start().await;
@@ -111,7 +111,7 @@ async fn crd_3_nothing_is_adopted_before_start_up_is_finished_though_the_lease_r
     let manager = Supervisor::of(&mesh).await;
     let host = Host::with_life(&mesh, 0, 600).await;
     let proxy = Proxy::to(&mesh.host_port()).await;
-    // The last rail that is bound: the admin rail is confirmed by then.
+    // The last rail to be bound: by then the admin rail is confirmed.
     proxy.deafen_at("live.delivery.*.*");
     let mut options = host.options();
     options.server = proxy.url();
@@ -143,7 +143,7 @@ async fn crd_3_nothing_is_adopted_before_start_up_is_finished_though_the_lease_r
     host.runs_on(&new).await;
 }
 
-/// A credential of the host's key that lacks the first subject the daemon may publish on.
+/// A credential of the host's key that lacks the first subject that the daemon must publish on.
 fn weaker(host: &Host<'_>) -> (String, String) {
     let conn = host.key.conn_id().expect("an id");
     let own = host.key.principal().expect("a principal");
@@ -163,7 +163,7 @@ fn weaker(host: &Host<'_>) -> (String, String) {
     (minted.expect("a credential").creds.expose().to_owned(), lost)
 }
 
-/// The claims say more life; the signature is the old one's.
+/// The claims say a longer life; the signature is the old one.
 fn forged(good: &str) -> String {
     let creds = Creds::parse(good).expect("creds");
     let parts: Vec<&str> = creds.jwt.split('.').collect();
@@ -193,8 +193,8 @@ async fn crd_5_what_may_not_be_adopted_is_refused_and_the_resident_connection_st
     let stranger = UserKey::generate();
     let strange_seed = Creds::parse(&mint_by(&mesh.authority(), &stranger, 0, 600)).expect("creds");
     for (candidate, wanted) in [
-        ("nonsense".to_owned(), "does not read"),
-        (good[..good.len() / 2].to_owned(), "does not read"),
+        ("nonsense".to_owned(), "cannot be parsed"),
+        (good[..good.len() / 2].to_owned(), "cannot be parsed"),
         (mint_by(&other, &host.key, 0, 600), "another account"),
         (mint_by(&foreign, &host.key, 0, 600), "another account"),
         (mint_by(&mesh.authority(), &stranger, 0, 600), "another identity"),
@@ -216,7 +216,7 @@ async fn crd_5_what_may_not_be_adopted_is_refused_and_the_resident_connection_st
     host.runs_on(&good).await;
 }
 
-/// The renewal comes long after the window in which a broker would have been given up.
+/// The renewal comes long after the window in which a missing broker would be given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_6_an_expired_credential_waits_for_a_proved_renewal_and_nothing_else() {
     let mesh = Mesh::start().await;
@@ -229,7 +229,7 @@ async fn crd_6_an_expired_credential_waits_for_a_proved_renewal_and_nothing_else
     eventually("the expiry is said", said, |lines| !lines.is_empty()).await;
     assert!(logged(&[line])[0].ends_with(line) || logged(&[line])[0].contains(&format!("{line} ")));
 
-    // Neither garbage nor the passing of the broker's window changes anything.
+    // Neither garbage nor the end of the broker's window changes anything.
     host.put(&forged(&host.mint(0, 900)));
     let expired = Instant::now();
     let elapsed = || async { expired.elapsed() };
@@ -294,14 +294,14 @@ async fn crd_7_the_nkey_outlives_renewal_and_restart_and_differs_between_standby
     assert_eq!(holder(&refuse().await), own);
     assert_ne!(own, standby.key.principal().expect("a principal"));
 
-    // The credential of the standby host is another identity, also in the holder's own store.
+    // The standby host's credential is another identity, even in the holder's own store.
     host.put(&standby.mint(0, 900));
     let (_, why) = refused(reload(&manager, None).await);
     assert!(why.contains("another identity"), "{why}");
     drop(lane);
 }
 
-/// The answer to the request shows, in the broker's own list, a connection that is new already.
+/// The reply to the request comes only when the broker's own list shows a new connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn adm_8_a_request_between_the_reply_and_the_reconnect_is_answered_after_the_reconnect() {
     let mesh = Mesh::start().await;
@@ -314,7 +314,7 @@ async fn adm_8_a_request_between_the_reply_and_the_reconnect_is_answered_after_t
     adopted(reload(&manager, Some(&new)).await);
     let answer = loop {
         match manager.request(op::RELOAD_STORE_IDENTITY, json!({})).await {
-            // This test was held up, and asked just while the connection redialled.
+            // The test was delayed, and asked while the connection redialled.
             Err(NatsError::NoResponders { .. }) => {}
             answer => break answer.expect("an answer"),
         }

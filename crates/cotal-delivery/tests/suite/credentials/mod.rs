@@ -1,4 +1,4 @@
-//! What a lane refuses before it dials (CRD-1, EVC-1), and how it adopts what was renewed.
+//! What a lane refuses before it dials (CRD-1, EVC-1), and how it adopts a renewed credential.
 
 mod adoption;
 mod race;
@@ -32,7 +32,7 @@ fn text(store: &FileStore, space: &str, kind: SecretKind) -> String {
     secret.expose().to_owned()
 }
 
-/// Why a lane of `main` ends, where no broker listens: what comes back was found without a dial.
+/// Why a lane of `main` ends when no broker listens: the error was found without a dial.
 async fn refused(mesh: &Mesh) -> CredentialError {
     let mut options = mesh.lane_options();
     options.server = "nats://127.0.0.1:1".into();
@@ -54,7 +54,7 @@ async fn crd_1_a_missing_malformed_or_foreign_credential_is_refused_before_any_d
 
     put(text(&store, "other", SecretKind::Delivery));
     assert!(matches!(refused(&mesh).await, CredentialError::Foreign { .. }));
-    // A whole set of another space's credentials fits together and is foreign all the same.
+    // Another space's complete set of credentials is consistent, and foreign all the same.
     let observer = SecretKind::MembershipObserver;
     let foreign = Secret::new(text(&store, "other", observer.clone()));
     store.put(&key("main", observer), &foreign).expect("stored");
@@ -83,7 +83,7 @@ async fn evc_1_a_missing_or_foreign_observer_is_refused_before_any_dial() {
     assert!(god.kv(Bucket::Delivery).get(LEASE_KEY).await.expect("the bucket").is_none());
 }
 
-/// A credential that is not the daemon's gets no lease, and no credential of a mesh allows all.
+/// Any other credential gets no lease, and no credential of a mesh allows everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_1_the_daemon_runs_on_a_scoped_credential_and_on_no_other() {
     let (mesh, store) = two_spaces().await;
@@ -113,18 +113,18 @@ async fn ended(mesh: &Mesh) -> Result<(), LaneError> {
 #[tokio::test(flavor = "multi_thread")]
 async fn evc_1_a_torn_rotation_is_refused_before_any_dial() {
     let (mesh, store) = two_spaces().await;
-    // The evictor of another rotation: as a crash between the two writes leaves it.
+    // The evictor of another rotation, as after a crash between the two writes.
     let other = UserKey::generate();
     let other = mint_connection_evictor_creds(&mesh.authority(), &other, "another");
     let evictor = key("main", SecretKind::ConnectionEvictor);
     store.put(&evictor, &other.expect("a credential")).expect("stored");
     assert!(matches!(refused(&mesh).await, CredentialError::Torn(_)));
-    // Minting mends it: the pair is rotated together.
+    // Minting repairs it: the pair is rotated together.
     cotal_manager::ensure_daemon_credentials(&mesh.authority(), &store).expect("credentials");
     drop(mesh.lane().await);
 }
 
-/// The pair is torn while the daemon serves: whatever is scanned or kicked then proves nothing.
+/// The pair is torn while the daemon serves: then scans and kicks prove nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn evc_1_a_rotation_that_is_torn_after_the_start_is_refused_when_it_is_used() {
     let (mesh, store) = two_spaces().await;
@@ -142,7 +142,7 @@ async fn evc_1_a_rotation_that_is_torn_after_the_start_is_refused_when_it_is_use
     assert!(torn.error.unwrap_or_default().contains("different rotations"));
 }
 
-/// A user of the account that may do everything, with the tags of the daemon.
+/// A user of the account that may do everything, with the daemon's tags.
 #[tokio::test(flavor = "multi_thread")]
 async fn crd_1_a_credential_that_is_not_scoped_is_refused_before_any_dial() {
     let mesh = Mesh::start().await;
@@ -172,7 +172,7 @@ async fn crd_1_a_credential_that_is_not_scoped_is_refused_before_any_dial() {
     }
 }
 
-/// A lane is told its broker and its store, and looks nowhere else.
+/// A lane is given its broker and its store, and looks nowhere else.
 #[test]
 fn lif_13_a_lane_with_an_injected_store_consults_no_registry() {
     let mut open = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -191,7 +191,7 @@ fn lif_13_a_lane_with_an_injected_store_consults_no_registry() {
     assert!(read > 10, "the sources were not found");
 }
 
-/// A store that answers only once the test, on the lane's own thread, lets it.
+/// A store that answers only when the test lets it, on the same thread as the lane.
 #[derive(Debug)]
 struct SlowStore {
     inner: FileStore,
@@ -224,7 +224,7 @@ impl cotal_workspace::SecretStore for SlowStore {
     }
 }
 
-/// On one thread: a store that blocked it would never be let answer.
+/// On one thread: if the store blocked it, the test could never let it answer.
 #[tokio::test(flavor = "current_thread")]
 async fn a_store_that_takes_its_time_holds_up_nothing_else_of_the_runtime() {
     let mesh = Mesh::start().await;

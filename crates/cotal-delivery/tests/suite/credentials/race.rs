@@ -1,4 +1,4 @@
-//! Two adoptions at once: the daemon's own at 75 % of the life, and one that is asked for.
+//! Two adoptions at once: the daemon's own at 75 % of the life, and a requested one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,7 +12,7 @@ use cotal_workspace::{
 
 use super::support::{Host, adopted, jwt, reload};
 
-/// A store that, once, reads the delivery key and hands it out only later.
+/// A store that reads the delivery key, and once returns it only later.
 struct SlowStore {
     inner: Arc<MemoryStore>,
     armed: AtomicBool,
@@ -47,7 +47,7 @@ impl SecretStore for SlowStore {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn crd_2_of_two_adoptions_at_once_the_older_credential_never_comes_last() {
     let mesh = Mesh::start().await;
-    // The daemon reads its key again some four seconds after it started.
+    // The daemon re-reads its key about four seconds after its start.
     let host = Host::with_life(&mesh, 11, 9).await;
     let manager = Supervisor::of(&mesh).await;
     let (go_on, told) = mpsc::channel();
@@ -68,7 +68,7 @@ async fn crd_2_of_two_adoptions_at_once_the_older_credential_never_comes_last() 
     let newer = host.mint(0, 1_800);
     host.put(&newer);
     let mut asked = Box::pin(reload(&manager, Some(&newer)));
-    // Either it is answered, or it waits for the read that is under way.
+    // Either it is answered, or it waits for the read in progress.
     let early = tokio::time::timeout(Duration::from_secs(1), &mut asked).await;
     go_on.send(()).expect("the store waits");
     let reply = match early {

@@ -1,4 +1,4 @@
-//! A daemon whose credential a test mints, and what the broker itself shows of its connection.
+//! A daemon whose credential a test mints, and its connection as the broker shows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Resident {
 }
 
 impl<'a> Host<'a> {
-    /// A host of the mesh that holds no delivery credential yet.
+    /// A host of the mesh without a delivery credential.
     pub(crate) async fn of(mesh: &'a Mesh) -> Self {
         let files = FileStore::new(mesh.root().clone());
         let store = Arc::new(MemoryStore::new("test"));
@@ -51,14 +51,14 @@ impl<'a> Host<'a> {
         Self { mesh, store, key: UserKey::generate(), observer }
     }
 
-    /// A host that holds a credential issued `ago` seconds ago with `left` seconds to live.
+    /// A host with a credential issued `ago` seconds ago that lives for `left` more seconds.
     pub(crate) async fn with_life(mesh: &'a Mesh, ago: i64, left: i64) -> Self {
         let host = Self::of(mesh).await;
         host.put(&host.mint(ago, left));
         host
     }
 
-    /// The daemon's credential under the host's key.
+    /// A daemon's credential for the host's key.
     pub(crate) fn mint(&self, ago: i64, left: i64) -> String {
         mint_by(&self.mesh.authority(), &self.key, ago, left)
     }
@@ -81,8 +81,8 @@ impl<'a> Host<'a> {
         serving(Lane::start(self.options())).await
     }
 
-    /// The connections that the daemon opened under its delivery credential; closed ones too when
-    /// `state` is 1.
+    /// The connections that the daemon opened with its delivery credential; closed ones if `state`
+    /// is 1.
     pub(crate) async fn census(&self, state: u8) -> Vec<Value> {
         let account = self.mesh.authority().account().public_key();
         let body = json!({ "subscriptions": true, "auth": true, "state": state }).to_string();
@@ -92,14 +92,14 @@ impl<'a> Host<'a> {
         list.into_iter().filter(|c| c["name"] == "cotal-delivery main").collect()
     }
 
-    /// The connection that carries the rails, if it is up.
+    /// The connection that carries the rails, if there is one.
     pub(crate) async fn resident(&self) -> Option<Resident> {
         let found = self.census(0).await.into_iter().find(carries_the_rails)?;
         let jwt = found["jwt"].as_str().expect("a JWT").to_owned();
         Some(Resident { cid: found["cid"].as_u64().expect("a cid"), jwt })
     }
 
-    /// Waits until the resident connection runs on this credential.
+    /// Waits until the resident connection uses this credential.
     pub(crate) async fn runs_on(&self, text: &str) -> Resident {
         let jwt = jwt(text);
         let on_it = |seen: &Option<Resident>| seen.as_ref().is_some_and(|r| r.jwt == jwt);
@@ -114,7 +114,7 @@ pub(crate) fn carries_the_rails(connection: &Value) -> bool {
     subs.is_some_and(|subs| subs.iter().any(|sub| sub == RAIL))
 }
 
-/// A daemon's credential under `key`, signed by any authority.
+/// A daemon's credential for `key`, signed by any authority.
 pub(crate) fn mint_by(authority: &Authority, key: &UserKey, ago: i64, left: i64) -> String {
     let now = unix_seconds();
     let profile = Profile::Delivery(key.principal().expect("a principal"));
@@ -130,7 +130,7 @@ pub(crate) fn fingerprint(text: &str) -> String {
     Creds::parse(text).expect("creds").fingerprint()
 }
 
-/// Asks for the adoption; `expected` is the text that the store must hold.
+/// Requests an adoption; `expected` is the text that the store must hold.
 pub(crate) async fn reload(supervisor: &Supervisor, expected: Option<&str>) -> Reply {
     let args = match expected {
         Some(text) => json!({ "expected": { "delivery": fingerprint(text) } }),

@@ -54,7 +54,7 @@ async fn fed_1_the_feed_shows_who_reads_what_and_forgets_who_departed() {
     assert_eq!(rows["local.bob"].durable[0].as_str(), "ops");
     assert_eq!(rows.len(), 3, "the daemon and the test's own connections read nothing: {rows:?}");
 
-    // Only what changed is written, and the heartbeat tells that the feed lives.
+    // Only changes are written, and the heartbeat shows that the feed works.
     let before = feed.revision("local.bob").await;
     let beat = feed.beat().await;
     let live = || async { feed.beat().await };
@@ -74,7 +74,8 @@ async fn fed_1_what_somebody_else_writes_into_the_feed_is_written_over() {
     let feed = Feed::of(&mesh).await;
     let _alice = mesh.peer("alice", &["ops"], &["ops"]).await;
     feed.shows("alice", |rows| rows.contains_key("local.alice")).await;
-    // In a space of one account an agent can aim the broker's answers there (`wire.md` §8).
+    // In a space of one account an agent can make the broker write its answers there (`wire.md`
+    // §8).
     let target = |key: &str| mesh.space().kv_subject(Bucket::Membership, key);
     let god = mesh.god().await;
     for key in ["local.alice", "local.nobody", "nonsense"] {

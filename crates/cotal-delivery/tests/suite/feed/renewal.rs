@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::support::Feed;
 use crate::credentials::support::{Host, adopted, fingerprint, jwt};
 
-/// The feed's credential under `key`, issued `ago` seconds ago with `left` to live.
+/// The feed's credential for `key`, issued `ago` seconds ago with `left` seconds to live.
 fn mint(mesh: &Mesh, key: &UserKey, ago: i64, left: i64) -> String {
     let (authority, now) = (mesh.authority(), unix_seconds());
     let profile = Profile::MembershipRw;
@@ -32,7 +32,7 @@ async fn offer(manager: &Supervisor, text: &str) -> Reloaded {
     adopted(manager.request(op::RELOAD_CREDS, args).await.expect("an answer"))
 }
 
-/// What the feed's connection presents, as the broker lists it.
+/// The credentials of the feed's connections, as the broker lists them.
 async fn presents(mesh: &Mesh, observer: &Connection) -> Vec<String> {
     let account = mesh.authority().account().public_key();
     let body = json!({ "auth": true }).to_string();
@@ -80,7 +80,7 @@ async fn crd_2_the_feed_adopts_its_own_writer_credential_and_the_reply_says_what
     assert_eq!(accepted.fingerprint, fingerprint(&new));
     runs_on(&mesh, &observer, &new).await;
 
-    // What may not replace it is refused, and the feed goes on.
+    // A credential that may not replace it is refused, and the feed continues.
     let stranger = mint(&mesh, &UserKey::generate(), 0, 900);
     put(&host, &stranger);
     let Adoption::Skipped(why) = offer(&manager, &stranger).await.membership else {
@@ -96,7 +96,7 @@ async fn crd_2_the_feed_reads_its_key_again_at_three_quarters_of_the_lifetime() 
     let mesh = Mesh::start().await;
     let host = Host::with_life(&mesh, 0, 600).await;
     let key = UserKey::generate();
-    // 40 s of life, of which 27 are over: the renewal point is 3 s away, the end 13 s.
+    // 40 s of life, of which 27 are over: the renewal point is in 3 s, the end in 13 s.
     let old = mint(&mesh, &key, 27, 13);
     put(&host, &old);
     let _lane = host.lane().await;

@@ -1,4 +1,4 @@
-//! The feed's bucket, as its readers see it.
+//! The feed's bucket, for its readers.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Feed {
         Self(Kv::new(&mesh.operator().await, &mesh.space().bucket(Bucket::Membership)))
     }
 
-    /// The rows; a bucket that is just being made anew has none.
+    /// The rows; none while the bucket is being re-created.
     pub(crate) async fn rows(&self) -> Rows {
         let all = read_all(&self.0).await.unwrap_or_default().into_iter();
         let rows = all.filter(|(key, _)| key != FEED_KEY);
@@ -31,7 +31,7 @@ impl Feed {
         eventually(what, || self.rows(), enough).await
     }
 
-    /// What stands under a key, row or not.
+    /// The value under a key, row or not.
     pub(crate) async fn raw(&self, key: &str) -> Option<Bytes> {
         self.0.get(key).await.expect("the bucket")?.live().cloned()
     }
@@ -46,7 +46,7 @@ impl Feed {
         entry.live().map_or(0, |value| FeedBeat::parse(value).expect("a heartbeat").observed_at)
     }
 
-    /// Waits for a heartbeat from now on.
+    /// Waits for a heartbeat that is newer than now.
     pub(crate) async fn is_live(&self) {
         let now = unix_millis();
         eventually("a heartbeat", || self.beat(), |&beat| beat >= now).await;

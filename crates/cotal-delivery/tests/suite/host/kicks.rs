@@ -15,10 +15,10 @@ use super::support::{mesh, space, store, until};
 
 const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Signs as the product does, and notes what for.
+/// Signs as the product does, and records each request.
 struct Noted {
     signer: KickSigner,
-    /// Closed before the host looks for itself: the lane saw it, the host's own census does not.
+    /// Closed before the host takes its own census: the lane saw it, the host does not.
     leaving: Mutex<Option<Connection>>,
     signed: Mutex<Vec<String>>,
 }
@@ -115,7 +115,7 @@ async fn evc_5_without_the_seed_nobody_is_kicked_and_who_is_gone_is_still_proven
     let bob = mesh.peer("bob", &["a"], &[]).await;
     let cid = bob.connection.client_id();
     let reply = evict(&mesh, "local.bob").await;
-    assert!(!reply.ok && reply.error.unwrap().contains("nobody may kick them here"));
+    assert!(!reply.ok && reply.error.unwrap().contains("this daemon may not kick them"));
     assert_eq!(bob.connection.client_id(), cid, "it was kicked");
     bob.connection.close(CLOSE_WITHIN).await;
     let gone = eviction(evict(&mesh, "local.bob").await);

@@ -34,12 +34,12 @@ async fn hst_2_each_lane_serves_its_space_on_its_own_credential_connection_and_l
         assert_eq!(resident, [(&format!("cotal-delivery {name}"), &own)]);
     }
     host.close().await;
-    // A close releases each lease, so the next daemon waits for none.
+    // Closing releases each lease, so the next daemon need not wait.
     let row = God::of(&mesh).await.kv(Bucket::Delivery).get(LEASE_KEY).await.unwrap();
     assert!(row.is_none_or(|row| row.live().is_none()), "the lease was not released");
 }
 
-/// The lane whose lease is taken closes alone and is opened again; the other serves on throughout.
+/// The lane whose lease was taken closes alone and is reopened; the other serves without a break.
 #[tokio::test(flavor = "multi_thread")]
 async fn hst_3_a_lane_that_loses_its_lease_closes_alone_and_is_opened_again() {
     let mesh = mesh(&["main", "beta"]).await;
@@ -67,11 +67,11 @@ async fn hst_3_a_lane_that_loses_its_lease_closes_alone_and_is_opened_again() {
     host.close().await;
 }
 
-/// The broker goes and comes back: the lane closes and is opened again, nothing is restarted.
+/// The broker goes away and comes back: the lane closes and is reopened; no process is restarted.
 #[tokio::test(flavor = "multi_thread")]
 async fn hst_3_a_lane_that_loses_the_broker_is_opened_again_when_it_is_back() {
     let mut mesh = mesh(&["main"]).await;
-    // The row that the lost connection could not release stands for as long as this.
+    // The row that the lost connection could not release stays for this long.
     God::of(&mesh).await.shorten_lease(4).await;
     let mut options = HostOptions::new(mesh.url());
     options.windows = Windows::new(Some(1_000), None);
@@ -95,14 +95,14 @@ async fn hst_1_an_invalid_credential_refuses_its_lane_alone_and_is_retried() {
     let host = host(&mesh, store.clone(), &["main", "beta"]);
     until(&host, "beta", LaneState::Serving).await;
     let refused = until(&host, "main", LaneState::Refused).await;
-    assert!(refused.reason.unwrap().contains("main/delivery credential does not read"));
+    assert!(refused.reason.unwrap().contains("main/delivery credential cannot be parsed"));
 
     store.put(&key, &valid).unwrap();
     until(&host, "main", LaneState::Serving).await;
     host.close().await;
 }
 
-/// A store that hangs holds up its own lane and no other, neither its start nor its stop.
+/// A store that hangs holds up its own lane only, both at its start and at its stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn hst_3_no_lane_queues_behind_one_that_hangs() {
     let mesh = mesh(&["main", "beta"]).await;
@@ -138,7 +138,7 @@ async fn hst_1_lanes_are_added_and_removed_while_the_others_serve() {
     host.close().await;
 }
 
-/// The example of the API docs, as a process of its own: a store in memory, two spaces, one
+/// The example of the API docs, as a process of its own: a store in memory and two spaces in one
 /// program.
 #[tokio::test(flavor = "multi_thread")]
 async fn lif_13_the_example_serves_two_spaces_from_a_store_in_memory_and_needs_nothing_ambient() {
@@ -146,7 +146,7 @@ async fn lif_13_the_example_serves_two_spaces_from_a_store_in_memory_and_needs_n
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let build = ["build", "--quiet", "-p", "cotal-delivery", "--example", "two_spaces"];
     assert!(std::process::Command::new(cargo).args(build).status().unwrap().success());
-    // Examples stand beside the directory of the test binaries.
+    // Examples are in a directory beside the one of the test binaries.
     let own = std::env::current_exe().unwrap();
     let example = own.parent().unwrap().parent().unwrap().join("examples/two_spaces");
     let empty = tempfile::tempdir().unwrap();

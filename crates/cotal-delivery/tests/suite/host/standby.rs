@@ -33,7 +33,7 @@ async fn stb_1_the_other_host_reports_the_held_lease_opens_no_lane_and_takes_a_r
     let second = host(&mesh, west.clone(), &["main"]);
     let waits = until(&second, "main", LaneState::Standby).await;
     assert_eq!(waits.reason, Some(format!("{} holds the lease", held.holder)));
-    // Of the waiting host the broker lists one connection, which binds nothing of the space.
+    // The broker lists one connection of the waiting host, which binds nothing of the space.
     let own = other.jwt();
     let look = || async {
         let open = connections(&mesh, "main").await;
@@ -58,7 +58,7 @@ async fn stb_1_the_other_host_reports_the_held_lease_opens_no_lane_and_takes_a_r
     second.close().await;
 }
 
-/// Nothing is asked for but the expiry itself: the watch hears it.
+/// The lease row is not read at an interval here, so only the watch can show the expiry.
 #[tokio::test(flavor = "multi_thread")]
 async fn stb_2_the_row_of_a_dead_holder_expires_the_standby_serves_and_who_comes_back_waits() {
     let mesh = mesh(&["main"]).await;
@@ -81,13 +81,13 @@ async fn stb_2_the_row_of_a_dead_holder_expires_the_standby_serves_and_who_comes
     let (still, _) = lease(&god).await.unwrap();
     assert_eq!((still.holder, still.incarnation), (taken.holder, taken.incarnation));
     back.close().await;
-    // Closing a host that waits leaves the holder's row alone.
+    // Closing a waiting host leaves the holder's row unchanged.
     let (still, _) = lease(&god).await.unwrap();
     assert_eq!(still.since, taken.since);
     second.close().await;
 }
 
-/// What `spoil` makes of a valid store refuses the lane before any dial: the broker's port is
+/// A store spoiled by `spoil` must make the lane refused before any dial: the broker's port is
 /// closed, so a lane that dialled would be closed, not refused.
 async fn refuses(mesh: &Mesh, spoil: impl Fn(&MemoryStore), because: &str) {
     let store = store(mesh, &["main"]);
@@ -106,7 +106,7 @@ async fn stb_4_a_host_that_is_not_provisioned_for_the_space_refuses_and_never_to
     let key = |kind| SecretKey::new(&space("main"), kind);
     let delivery = key(SecretKind::Delivery);
     refuses(&mesh, |s| drop(s.delete(&delivery)), "no main/delivery credential").await;
-    refuses(&mesh, |s| s.put(&delivery, &Secret::new("x")).unwrap(), "does not read").await;
+    refuses(&mesh, |s| s.put(&delivery, &Secret::new("x")).unwrap(), "cannot be parsed").await;
     let observer = key(SecretKind::MembershipObserver);
     refuses(&mesh, |s| drop(s.delete(&observer)), "no main/membership-observer").await;
 
@@ -117,7 +117,8 @@ async fn stb_4_a_host_that_is_not_provisioned_for_the_space_refuses_and_never_to
     refuses(&mesh, |s| s.put(&delivery, &foreign).unwrap(), "is for space beta").await;
     refuses(&mesh, |s| s.put(&observer, &other).unwrap(), "observes another account").await;
 
-    // The same space of another operator's: only the broker can tell, and it lets nobody in.
+    // The same space name of another operator: only the broker can tell, and it rejects the
+    // credential.
     let elsewhere = super::support::mesh(&["main"]).await;
     let foreign = Arc::new(MemoryStore::new("foreign"));
     ensure_daemon_credentials(&authority(&elsewhere, "main"), &*foreign).unwrap();

@@ -1,4 +1,4 @@
-//! Hosts of a test's own: each with its own store and its own keys.
+//! Hosts for tests, each with its own store and its own keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) fn space(name: &str) -> Space {
     Space::parse(name).expect("a space")
 }
 
-/// A mesh of these spaces; the first one is the one that the testkit's helpers speak of.
+/// A mesh of these spaces; the testkit's helpers use the first one.
 pub(crate) async fn mesh(spaces: &[&str]) -> Mesh {
     let spaces = spaces.iter().map(|&name| name.to_owned()).collect();
     Mesh::with(MeshOptions { spaces, ..MeshOptions::default() }).await
@@ -30,7 +30,7 @@ pub(crate) fn authority(mesh: &Mesh, name: &str) -> Authority {
     Authority::open(mesh.root(), &space(name)).expect("trust material")
 }
 
-/// The store of one host, provisioned for `spaces` under keys of its own.
+/// The store of one host, provisioned for `spaces` with its own keys.
 pub(crate) fn store(mesh: &Mesh, spaces: &[&str]) -> Arc<MemoryStore> {
     let store = Arc::new(MemoryStore::new("a host of a test"));
     for name in spaces {
@@ -39,7 +39,7 @@ pub(crate) fn store(mesh: &Mesh, spaces: &[&str]) -> Arc<MemoryStore> {
     store
 }
 
-/// A host whose retries a test does not wait long for.
+/// A host with short retry intervals.
 pub(crate) fn host(mesh: &Mesh, store: Arc<dyn SecretStore>, spaces: &[&str]) -> Host {
     Host::start(HostOptions::new(mesh.url()), store, spaces.iter().map(|name| space(name)))
 }
@@ -78,7 +78,7 @@ impl Caller {
         Self { peer: cotal_testkit::Peer { connection, space: space(name), lifecycle } }
     }
 
-    /// What the responder of the space says of itself.
+    /// The answer of the space's responder.
     pub(crate) async fn probe(&self) -> Option<String> {
         let subject = self.peer.space.live(DELIVERY, self.peer.principal());
         let reply = self.peer.ask(subject, "{}".into(), Duration::from_secs(5)).await.ok()?;

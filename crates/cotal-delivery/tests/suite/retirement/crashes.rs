@@ -1,6 +1,6 @@
 //! A retirement or a narrowing that dies anywhere is finished by running it again (INV-5, INV-6).
 //!
-//! Dropping a run is its death: after a recorded step, after a step whose record was lost, and,
+//! A run dies by being dropped: after a recorded step, after a step whose record was lost, and,
 //! behind a proxy, with a request sent and its answer never read.
 
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ async fn connects(mesh: &Mesh, creds: &str) -> bool {
     }
 }
 
-/// Nothing is left of it but the tombstone, and its successor begins with nothing.
+/// Only the tombstone is left of the agent, and its successor begins with nothing.
 async fn is_gone(mesh: &Mesh, god: &God, victim: &Victim) -> Lifecycle {
     let member = victim.lifecycle();
     assert!(god.acl(member).await.retired, "no tombstone");
@@ -84,12 +84,12 @@ async fn is_gone(mesh: &Mesh, god: &God, victim: &Victim) -> Lifecycle {
     heir.lifecycle
 }
 
-/// Nothing that is posted now comes to any of `lifecycles`.
+/// No new post is copied to any of `lifecycles`.
 async fn inherits_nothing(alice: &Peer, god: &God, lifecycles: &[Lifecycle]) {
     alice.post(TEAM, "afterwards", &[]).await;
     god.wait_until_settled(FANOUT).await;
     for lifecycle in lifecycles {
-        // The store keeps what was read before, until its cap takes it.
+        // INBOX keeps read entries until its cap discards them.
         let mut entries = god.entries(lifecycle).await.into_iter();
         let late = entries.any(|entry| entry.payload.windows(10).any(|ten| ten == b"afterwards"));
         assert!(!late, "{}", lifecycle.principal);
@@ -147,7 +147,7 @@ async fn inv_6_a_step_that_was_done_and_not_recorded_is_done_again() {
     inherits_nothing(&alice, &god, &all).await;
 }
 
-/// A supervisor that dies when it says `text`: its request is sent, the answer is never read.
+/// A supervisor that dies when it sends `text`: its request is sent, the answer is never read.
 pub(super) async fn mortal(mesh: &Mesh, text: &str) -> (Proxy, Agents) {
     let proxy = Proxy::to(&mesh.host_port()).await;
     let address = BrokerAddress { url: proxy.url(), ..mesh.address() };
@@ -223,7 +223,8 @@ async fn a_narrowing_that_dies_within_a_step_is_finished_by_the_next_run() {
         god.wait_until_settled(FANOUT).await;
         assert_eq!(narrowed.receive(1).await, [format!("open-{n}")]);
 
-        // A narrowing issues credentials a second ahead; a retirement at once ends them as well.
+        // A narrowing issues its credentials a second ahead; a retirement right after it ends those
+        // too.
         agents.retire(&bob.name).await.expect("a retirement");
         assert!(!connects(&mesh, &creds).await, "{text}: the new credential outlives the agent");
     }
@@ -259,7 +260,7 @@ async fn inv_6_a_daemon_that_comes_within_the_wait_is_asked_again() {
     retired.expect("it was asked again");
 }
 
-/// Somebody else says that it is bob, under a key that the retirement does not know.
+/// Somebody else claims to be bob, with a key that the retirement does not know.
 async fn twin(mesh: &Mesh) -> Connection {
     let key = cotal_trust::UserKey::generate();
     let now = cotal_manager::clock::unix_seconds();
@@ -299,7 +300,7 @@ async fn inv_6_the_name_stays_held_until_the_eviction_is_verified() {
     };
     tokio::select! {
         done = retirement.step() => panic!("a connection remains, and yet: {done:?}"),
-        // It is asked again, because the first answer proved nothing.
+        // It asks again, because the first answer proved nothing.
         () = twice => {}
     }
     drop(retirement);
@@ -309,7 +310,7 @@ async fn inv_6_the_name_stays_held_until_the_eviction_is_verified() {
     is_gone(&mesh, &god, &bob).await;
 }
 
-/// As the messages about it say.
+/// As the error messages recommend.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_credential_is_lost_or_damaged_is_retired_all_the_same() {
     let (mesh, _lane, _alice, god) = start().await;
@@ -328,7 +329,7 @@ async fn an_agent_whose_credential_is_lost_or_damaged_is_retired_all_the_same() 
     }
 }
 
-/// A daemon without the kick credential refuses; that is an answer, and asked once.
+/// A daemon without the kick credential refuses. A refusal is an answer, so it is not repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_6_a_refusal_fails_at_once_and_the_name_stays_held() {
     let mesh = Mesh::start().await;

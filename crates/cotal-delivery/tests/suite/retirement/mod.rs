@@ -144,14 +144,14 @@ async fn rdr_5_a_failed_delete_leaves_the_entry_pending_and_it_is_retried() {
     weak.stop();
     weak.ended().await.expect("a clean end");
 
-    // The daemon that serves next, and may delete, meets it again.
+    // The daemon that serves next may delete, and gets the entry again.
     god.hasten_daemon().await;
     let _lane = mesh.lane().await;
     god.wait_until_settled(READER).await;
     assert!(god.entries(&bob.lifecycle).await.is_empty());
 }
 
-/// It is gone when the daemon's own delete comes to it.
+/// The entry is already gone when the daemon deletes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
     let mesh = Mesh::start().await;
@@ -180,7 +180,7 @@ async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
     assert_eq!(status.waiting, 0, "it waits for a delete that was done already");
 }
 
-/// The broker has deleted the entry, and says so to nobody.
+/// The broker has deleted the entry, but its answer is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_5_a_delete_whose_answer_is_lost_is_no_miss() {
     let mesh = Mesh::start().await;
@@ -248,7 +248,7 @@ async fn inv_1_an_inventory_does_not_wait_for_an_eviction() {
     bob.join(TEAM).await;
     let manager = Supervisor::of(&mesh).await;
     let other = Supervisor::of(&mesh).await;
-    // Bob redials, so this eviction keeps looking for seconds.
+    // Bob reconnects, so this eviction keeps scanning for seconds.
     let eviction = async {
         let reply = manager.request("evictPrincipal", json!({ "principal": "local.bob" })).await;
         let data = reply.expect("an answer").data.expect("an eviction");
@@ -321,7 +321,7 @@ async fn inv_4_an_inventory_fences_a_lifecycle_whose_row_still_allows_reads() {
     let leave = bob.control(DELIVERY, "durableLeave", args).await.expect("an answer");
     assert_eq!(leave.code, Some(Code::Retired));
     assert!(god.member(SECRET, &bob.lifecycle).await.is_none());
-    // Another lifecycle is not touched by it.
+    // Another lifecycle is not affected.
     assert!(alice.join(SECRET).await.durable);
 }
 
@@ -397,7 +397,7 @@ async fn inv_5_a_retired_agent_is_gone_for_good_and_its_successor_inherits_nothi
     alice.post(TEAM, "new", &[]).await;
     assert_eq!(heir.receive(1).await, ["new"]);
 
-    // Not even a row that says otherwise brings it back.
+    // Not even a later row revives it.
     let row = god.acl(&heir.lifecycle).await;
     god.put_acl(&bob.lifecycle, &row).await;
     let args = json!({ "channel": TEAM, "lifecycleUid": bob.lifecycle.uid });
@@ -493,8 +493,8 @@ fn stranger(n: u8) -> Lifecycle {
     )
 }
 
-/// The reader may have a tenth of the slots that it has in a real space, so that the waiting
-/// entries alone would take them all.
+/// The reader gets a tenth of the slots of a real space, so that the waiting entries alone could
+/// take them all.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_8_five_thousand_waiting_entries_hold_nobody_up() {
     let (mesh, _lane, alice, god) = start().await;

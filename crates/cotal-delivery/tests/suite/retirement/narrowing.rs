@@ -1,4 +1,4 @@
-//! A narrowing is over when nothing that it took away can be handed out any more (RDR-1, RDR-12).
+//! A narrowing ends only when nothing that it took away can be delivered any more (RDR-1, RDR-12).
 
 use cotal_manager::ManagerError;
 use cotal_nats::js::ConsumerAction;
@@ -13,14 +13,14 @@ use serde_json::json;
 
 use super::{Lane, SECRET, TEAM, agents, name, start};
 
-/// More than a recall of one copy after another takes out before an agent has read them.
+/// More copies than a recall could delete one by one before an agent has read them.
 const MANY: usize = 800;
 
 fn team() -> [ChannelPattern; 1] {
     [ChannelPattern::parse(TEAM).expect("a pattern")]
 }
 
-/// Bob's credential as it lies on the root now.
+/// Bob's credential as it is on the root now.
 fn credential(mesh: &Mesh) -> String {
     let principal = name("bob").principal().clone();
     let file = mesh.root().agent_creds(&Segment::from(mesh.space()), &principal);
@@ -38,7 +38,7 @@ async fn handed_off(god: &God) {
     god.wait_until_settled(READER).await;
 }
 
-/// The channels of what the member's store holds.
+/// The channels of the copies that DLV holds for the member.
 async fn held(god: &God, bob: &Peer) -> Vec<String> {
     let copies = god.stored(&bob.space.dlv_stream(), &bob.space.dlv(&bob.lifecycle)).await;
     let channel = |copy: &cotal_nats::StoredMessage| {
@@ -69,7 +69,7 @@ async fn rdr_12_once_a_narrowing_is_said_to_be_done_nothing_that_it_took_can_be_
     assert!(is_refused(&mesh, &old).await, "the old credential still works");
 }
 
-/// What was judged by the old row, and is on its way to the broker while all of it happens.
+/// A copy that was judged by the old row is in flight while all of this happens.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_12_a_narrowing_waits_for_a_hand_off_that_is_under_way() {
     let mesh = Mesh::start().await;
@@ -139,7 +139,7 @@ async fn a_recall_of_whom_nobody_knows_is_refused() {
     assert_eq!(reply.expect("an answer").code, Some(Code::Invalid));
 }
 
-/// The broker judges a consumer's channel when it is made and never again.
+/// The broker checks a consumer's channel when the consumer is created, and never again.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_12_a_history_read_ends_with_the_credential_that_began_it() {
     let (mesh, _lane, _alice, god) = start().await;

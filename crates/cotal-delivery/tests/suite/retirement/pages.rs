@@ -1,4 +1,4 @@
-//! An agent that joined more than one reply of the broker can list is retired all the same.
+//! An agent with more memberships than one reply can list is retired all the same.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::crashes::mortal;
 use super::{TEAM, agents, name, start};
 
-/// 300 memberships of channels that are nearly as long as they may be: 1.2 MB of names.
+/// 300 memberships of channels with names of nearly the maximum length: 1.2 MB of names.
 async fn join_much(bob: &Peer) -> BTreeSet<Channel> {
     let long = |n: usize| format!("{:x<4090}", format!("team.{n:03}"));
     let channels: Vec<_> = (0..300).map(long).collect();
@@ -33,14 +33,14 @@ fn asked(bob: &Lifecycle, after: Option<&str>) -> Value {
     args
 }
 
-/// How many of `channels` it has a member row of.
+/// The number of `channels` on which it has a member row.
 async fn rows(god: &God, bob: &Lifecycle, channels: &BTreeSet<Channel>) -> usize {
     let looks = channels.iter().map(|channel| god.member(channel.as_str(), bob));
     futures_util::future::join_all(looks).await.into_iter().flatten().count()
 }
 
-/// The first run dies between two pages, the second when it has them all and no record of them: a
-/// record as large could not be read back for ever.
+/// The first run dies between two pages, the second when it has all of them and has not recorded
+/// them: a record of that size could never be read back.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_5_inv_6_an_agent_with_more_rows_than_a_reply_takes_is_retired() {
     let (mesh, _lane, _alice, god) = start().await;
@@ -94,7 +94,8 @@ async fn inv_4_every_page_is_read_behind_the_fence_and_who_asks_for_none_gets_wh
         let page: Inventory = serde_json::from_value(page).expect("a page");
         seen.extend(page.channels);
         pages += 1;
-        // The first page has fenced the lifecycle: nothing comes where the pages have passed.
+        // The first page has fenced the lifecycle, so no row is added behind the pages already
+        // read.
         let late = bob.control("delivery", "durableJoin", json!({ "channel": "team.0" })).await;
         assert_eq!(late.expect("an answer").code, Some(Code::Retired));
         let Some(next) = page.next else { break };

@@ -1,5 +1,5 @@
-//! Races of one member row, stopped where they matter: the daemon stands behind a proxy that holds
-//! the broker's answer back while the world changes (MEM-3, MEM-4).
+//! Races on one member row, stopped at the critical moment: the daemon is behind a proxy that holds
+//! the broker's answer back while rows change (MEM-3, MEM-4).
 
 use cotal_delivery::Lane;
 use cotal_testkit::{God, Mesh, Peer, Proxy, eventually, serving};
@@ -30,7 +30,8 @@ impl Stage {
         Self { _mesh: mesh, _lane: lane, proxy, god, bob }
     }
 
-    /// Bob asks; once the daemon has said `text`, `meanwhile` happens before it hears the answer.
+    /// Bob asks. Once the daemon has sent `text`, `meanwhile` runs before the daemon gets the
+    /// answer.
     async fn ask(
         &self,
         op: &str,
@@ -48,7 +49,7 @@ impl Stage {
         tokio::join!(Box::pin(asked), Box::pin(held)).0.expect("an answer")
     }
 
-    /// Once it stands: what the daemon said may be overtaken on its way through the proxy.
+    /// Waits for the row first, because the daemon's write may still be in the proxy.
     async fn delete_row(&self) {
         let row = || self.god.member(TEAM, &self.bob.lifecycle);
         eventually("a row to delete", row, Option::is_some).await;
@@ -96,7 +97,7 @@ async fn mem_3_a_join_of_a_channel_that_is_not_allowed_writes_nothing() {
     let args = json!({ "channel": "ops" });
     let reply = stage.bob.control(DELIVERY, "durableJoin", args).await.expect("an answer");
     assert_eq!(reply.code, Some(Code::Denied), "{reply:?}");
-    // What was written before this join would have come before its row.
+    // An earlier row would have come before the row of this join.
     assert!(stage.bob.join(TEAM).await.durable);
     let first = rows.next().await.expect("a row");
     assert!(first.subject.contains(TEAM), "written: {}", first.subject);
@@ -112,7 +113,7 @@ async fn mem_4_an_activation_does_not_bring_a_deleted_row_back() {
     assert!(!stage.has_row().await, "the row is back");
 }
 
-/// It had read the row that it was about to close.
+/// The leave had already read the row that it was about to close.
 #[tokio::test(flavor = "multi_thread")]
 async fn mem_4_a_leave_that_had_read_the_row_does_not_bring_it_back() {
     let stage = Stage::start().await;

@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::{TEAM, inventory};
 
-/// A join that waits holds its row, and may yet write it: the inventory waits for it, and no change
-/// begins meanwhile.
+/// A waiting join holds the lock on the rows and may still write: the inventory waits for it, and
+/// no change begins in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it_is_answered() {
     let mesh = Mesh::start().await;
@@ -45,9 +45,8 @@ async fn inv_4_an_inventory_waits_for_a_join_under_way_and_none_begins_before_it
     assert_eq!(refused.code, Some(Code::Retired));
 }
 
-/// The second inventory arrives while the first reads: what is written in between must be in it, so
-/// it
-/// gets a read of its own.
+/// The second inventory arrives while the first one reads. Rows written in between must be in it,
+/// so it gets a read of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {
     let mesh = Mesh::start().await;
@@ -59,7 +58,7 @@ async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {
     for peer in [&bob, &carol] {
         god.set_acl(&peer.lifecycle, &[]).await;
     }
-    // Until the watch is let go, the first read waits for it.
+    // The first read waits until the watch is released.
     god.hold_watches(Bucket::Members).await;
     let activated = |peer: &Peer, channel| {
         let row = peer.half_joined(channel, 0);
@@ -86,7 +85,7 @@ async fn inv_2_the_read_of_an_inventory_begins_after_it_arrived() {
     };
     let (one, two) = Box::pin(both).await;
     assert_eq!((one.len(), two.len()), (1, 0));
-    // The first asks once more after what it waited for is applied; the second asks for itself.
+    // The first asks once more after the row it waited for is applied; the second asks for itself.
     let mut more = 0;
     while tokio::time::timeout(Duration::from_millis(300), reads.next()).await.is_ok() {
         more += 1;

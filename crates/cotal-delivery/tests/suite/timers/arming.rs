@@ -1,4 +1,4 @@
-//! What arms, what fires, and which generation stands.
+//! Which requests arm a timer, what fires, and which generation counts.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn tmr_1_the_same_generation_changes_nothing_and_a_lower_one_replaces_none
     unchanged("the same generation").await;
     wf.ask("t", 4, soon(-1)).await;
     unchanged("a lower generation").await;
-    // What stands is what the broker holds, not what a process remembers.
+    // What counts is what the broker holds, not what a process remembers.
     lane.stop();
     lane.ended().await.expect("a clean stop");
     wf.ask("t", 4, soon(-1)).await;
@@ -89,7 +89,7 @@ async fn tmr_1_what_has_fired_never_fires_again() {
     let mut fires = wf.fires().await;
     wf.ask("t", 3, soon(0)).await;
     assert_eq!(fired(&mut fires).await.0.generation, 3);
-    // The broker removes a schedule that has fired: the firing itself tells of the generation.
+    // The broker removes a schedule that has fired; the fired message still shows the generation.
     assert_eq!(wf.armed("t").await, None);
     wf.ask("t", 3, soon(0)).await;
     wf.ask("t", 2, soon(0)).await;
@@ -97,7 +97,7 @@ async fn tmr_1_what_has_fired_never_fires_again() {
     nothing_fires(&mut fires).await;
     lane.stop();
     lane.ended().await.expect("a clean stop");
-    // A writer that crashed before its ack, or whose consumer was lost, meets every request again.
+    // A writer that crashed before its acks, or lost its consumer, gets every request again.
     let god = mesh.god().await;
     let stream = wf.space.ept_req_stream();
     god.delete_consumer(&stream, TIMER_WRITER).await.expect("the writer's consumer");
@@ -124,7 +124,7 @@ async fn tmr_1_a_timer_outlives_the_brokers_end_between_arming_and_firing() {
     let (body, _) = fired(&mut fires).await;
     assert_eq!((body.timer_id.as_str(), body.generation), ("due", 1));
     wf.is_armed("later", 1).await;
-    // The writer pumps on the broker that is back.
+    // The writer works again after the broker is back.
     wf.ask("later", 2, soon(LATER)).await;
     wf.is_armed("later", 2).await;
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::support::{Endpoint, fired, soon};
 use crate::credentials::support::{Host, jwt, reload};
 
-/// The writer's connection and what it presents, as the broker lists it.
+/// The writer's connections and their credentials, as the broker lists them.
 async fn writers(observer: &Connection, account: &str, state: u8) -> Vec<Value> {
     let body = json!({ "auth": true, "state": state }).to_string();
     let reply = observer.request(sys::connz(account), None, body.into(), None).await;
@@ -41,7 +41,7 @@ async fn tmr_2_the_writer_moves_onto_each_adopted_credential() {
     for (generation, left) in [(1_u64, 700), (2, 800), (3, 900)] {
         let new = host.mint(0, left);
         host.put(&new);
-        // Asked for in the very moment of the adoption, and due within it.
+        // Requested at the moment of the adoption, and due during it.
         let (reply, ()) =
             tokio::join!(reload(&manager, Some(&new)), wf.ask("t", generation, soon(300)));
         assert!(reply.ok, "{reply:?}");
@@ -54,7 +54,7 @@ async fn tmr_2_the_writer_moves_onto_each_adopted_credential() {
         let (body, late) = fired(&mut fires).await;
         assert_eq!(body.generation, generation);
         assert!(late < 7_000, "{late} ms late across an adoption");
-        // The rail is away while the resident connection moves.
+        // The rail is away while the resident connection reconnects.
         host.runs_on(&new).await;
     }
 }
@@ -63,7 +63,7 @@ async fn tmr_2_the_writer_moves_onto_each_adopted_credential() {
 async fn tmr_2_the_writer_never_presents_an_expired_credential_and_is_back_with_a_renewed_one() {
     let mesh = Mesh::start().await;
     let (observer, account) = observer(&mesh).await;
-    // 6 s to live, of a day: the renewal is overdue and comes late.
+    // 6 s left of a day: the renewal is overdue and comes late.
     let host = Host::with_life(&mesh, 86_000, 6).await;
     let _lane = host.lane().await;
     let wf = Endpoint::of(&mesh, "wf").await;
@@ -143,7 +143,7 @@ async fn tmr_4_stopping_ends_the_pending_fetch_and_wakes_a_backoff() {
     assert!(row.is_none_or(|row| row.live().is_none()), "released in order");
 }
 
-/// Well below the shortest thing that it could wait for: an ack wait, a pull or a backoff.
+/// Well below anything that the writer could wait for: an ack wait, a pull or a backoff.
 async fn stops_at_once(lane: &mut cotal_delivery::Lane) {
     let asked = Instant::now();
     lane.stop();

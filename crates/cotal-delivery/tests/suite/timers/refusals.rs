@@ -1,4 +1,4 @@
-//! Requests that arm nothing (TMR-5), and what another's bytes on a timer's subjects do.
+//! Requests that arm nothing (TMR-5), and foreign messages on a timer's subjects.
 
 use cotal_nats::{HeaderMap, HeaderName};
 use cotal_testkit::{Mesh, Supervisor, eventually, logged};
@@ -40,7 +40,7 @@ async fn tmr_5_what_carries_scheduling_headers_or_disagrees_with_its_subject_arm
         wf.ask_raw("h", None, body.into_bytes()).await.expect("a stored request");
         refused += 1;
     }
-    // It never blocks the ones behind it.
+    // It never blocks the requests behind it.
     let mut fires = wf.fires().await;
     wf.ask("behind", 1, soon(0)).await;
     assert_eq!(fired(&mut fires).await.0.timer_id, "behind");
@@ -57,7 +57,7 @@ async fn tmr_5_what_carries_scheduling_headers_or_disagrees_with_its_subject_arm
     }
 }
 
-/// A broker refuses to store the headers that would do something by themselves.
+/// A broker refuses to store headers that would have an effect by themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn tmr_5_headers_that_schedule_roll_up_or_expire_are_not_even_stored() {
     let mesh = Mesh::start().await;
@@ -80,11 +80,12 @@ async fn tmr_5_headers_that_schedule_roll_up_or_expire_are_not_even_stored() {
     wf.is_armed("t", 1).await;
 }
 
-/// An agent can make the broker publish an answer anywhere (`wire.md` §8). It arms nothing, blocks
-/// no generation, and what it wrote over is armed by the next request.
+/// An agent can make the broker publish an answer on any subject (`wire.md` §8). Such an answer
+/// arms nothing and blocks no generation, and the schedule that it overwrote is armed again by the
+/// next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn tmr_5_an_answer_that_is_aimed_at_a_timer_neither_arms_nor_blocks() {
-    // In a space of three accounts no answer comes as far.
+    // In a space of three accounts no answer reaches EPT.
     let mesh = Mesh::of_one_account().await;
     let _lane = mesh.lane().await;
     let wf = Endpoint::of(&mesh, "wf").await;
@@ -110,7 +111,7 @@ async fn tmr_5_an_answer_that_is_aimed_at_a_timer_neither_arms_nor_blocks() {
     assert_eq!(body.generation, 5, "written over, and armed again by the same generation");
 }
 
-/// The next timer that fires; another's bytes on its subject are none, and are acked.
+/// The next timer that fires; foreign messages on its subject are acked and skipped.
 async fn fired_timer(fires: &mut cotal_nats::PullConsumer) -> (TimerBody, ()) {
     loop {
         let next = fires.next_one(std::time::Duration::from_secs(30)).await.expect("a pull");

@@ -1,4 +1,4 @@
-//! A workflow endpoint as a bare protocol client, and what EPT holds.
+//! A workflow endpoint as a plain protocol client, and what EPT holds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use cotal_testkit::{Mesh, eventually};
 use cotal_wire::timers::TimerBody;
 use cotal_wire::{EndpointName, Space, Timer};
 
-/// Long enough for a wrong firing to happen on a busy machine.
+/// Long enough for a wrong firing to happen even on a busy machine.
 pub(crate) const QUIET: Duration = Duration::from_millis(900);
 
 /// A workflow endpoint.
@@ -19,7 +19,7 @@ pub(crate) struct Endpoint {
     pub(crate) connection: Connection,
     pub(crate) space: Space,
     name: EndpointName,
-    /// Without restrictions, for looking into EPT.
+    /// A connection without restrictions, to read EPT.
     god: Connection,
 }
 
@@ -36,7 +36,7 @@ impl Endpoint {
         Timer::parse(&format!("{}.i1.1.{id}", self.name)).expect("a timer")
     }
 
-    /// Asks for a timer, as any client does.
+    /// Requests a timer, as any client does.
     pub(crate) async fn ask(&self, id: &str, generation: u64, deadline: i64) {
         let timer = self.timer(id);
         let body = serde_json::to_vec(&TimerBody::new(&timer, generation, deadline)).expect("JSON");
@@ -53,7 +53,7 @@ impl Endpoint {
         self.connection.publish_confirmed(subject, headers, body.into(), None).await
     }
 
-    /// What stands armed of a timer.
+    /// The armed schedule of a timer.
     pub(crate) async fn armed(&self, id: &str) -> Option<TimerBody> {
         let subject = self.space.ept_armed(&self.timer(id));
         self.last(&subject).await.map(|m| TimerBody::parse(&m.payload).expect("a body"))
@@ -86,7 +86,7 @@ impl Endpoint {
         }
     }
 
-    /// The own consumer of fired timers.
+    /// The endpoint's own consumer of fired timers.
     pub(crate) async fn fires(&self) -> PullConsumer {
         let (stream, name) = (self.space.ept_stream(), self.space.ept_consumer(&self.name));
         let options = PullOptions { batch: 1, ..PullOptions::default() };
@@ -114,7 +114,7 @@ pub(crate) async fn nothing_fires(fires: &mut PullConsumer) {
     assert!(next.is_none(), "fired: {next:?}");
 }
 
-/// In so many milliseconds.
+/// The time in so many milliseconds from now.
 pub(crate) fn soon(ms: i64) -> i64 {
     unix_millis() + ms
 }

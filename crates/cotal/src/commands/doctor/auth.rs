@@ -252,13 +252,27 @@ fn print(space: &SpaceAuth, ctx: &Context) -> anyhow::Result<()> {
             .adoption
             .as_ref()
             .map_or(String::new(), |adoption| format!("; {}", adopted(adoption, now)));
-        let (name, owner, state) = (&one.credential, one.owner, one.state.said());
-        out.data(format_args!("{name}: {state}{left}, renewed by the {owner}{adoption}"))?;
+        let (name, state) = (&one.credential, one.state.said());
+        let renewed = renewed(one, space);
+        out.data(format_args!("{name}: {state}{left}, {renewed}{adoption}"))?;
     }
     for repair in &space.repairs {
         out.data(format_args!("repair    {}", plain(repair)))?;
     }
     Ok(())
+}
+
+/// Who renews it, as it is: a manager whose renewals are refused renews nothing.
+fn renewed(one: &Credential, space: &SpaceAuth) -> String {
+    use cotal_manager::Outcome;
+    let owner = one.owner;
+    let is_refused =
+        one.adoption.as_ref().is_some_and(|last| matches!(last.outcome, Outcome::Refused(_)));
+    match (space.manager, is_refused) {
+        (None, _) => format!("not renewed, because the {owner} does not run"),
+        (Some(_), true) => format!("not renewed: what the {owner} offers is refused"),
+        (Some(_), false) => format!("renewed by the {owner}"),
+    }
 }
 
 fn adopted(renewal: &Renewal, now: i64) -> String {

@@ -3,7 +3,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cotal_manager::launch::judge_certificate;
 use cotal_manager::{
     Authority, BrokerAddress, DAEMON_CREDENTIALS, UnfitError, clock, daemon_credentials,
     find_losses, read_stored_creds, unfinished_agents,
@@ -15,6 +14,7 @@ use cotal_workspace::{
     Durability, FileStore, MeshFile, Mode, Root, SecretKey, SecretKind, SecretStore, Segment,
 };
 
+use super::certificate::Certificate;
 use super::finding::{Finding, Verdict};
 use super::{Disk, Listener};
 use crate::context::{Context, tls_of};
@@ -56,7 +56,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     };
     findings.push(durability(mesh.durability));
     findings.push(broker(root, &mesh).await);
-    findings.extend(mesh.tls.then(|| certificate(root, &mesh)));
+    findings.extend(Certificate::of(root, &mesh).as_ref().map(certificate));
     for space in &mesh.spaces {
         findings.push(registered(ctx, root, &mesh, space));
         if mesh.mode == Mode::Auth {
@@ -67,19 +67,9 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     findings
 }
 
-/// The broker serves whatever it was given; clients judge it.
-fn certificate(root: &Root, mesh: &MeshFile) -> Finding {
-    match judge_certificate(root, mesh.ca.as_deref()) {
-        Ok(()) => Finding::new("certificate", Verdict::Ok, "clients accept it"),
-        Err(why) => Finding::new(
-            "certificate",
-            Verdict::Broken,
-            format!(
-                "{why}; `cotal down`, then `cotal up --tls-cert PEM --tls-key PEM` gives the broker \
-                 another"
-            ),
-        ),
-    }
+fn certificate(certificate: &Certificate) -> Finding {
+    let verdict = if certificate.problem.is_some() { Verdict::Broken } else { Verdict::Ok };
+    Finding::new("certificate", verdict, certificate.told())
 }
 
 fn disk(root: &Root) -> Finding {

@@ -1,11 +1,13 @@
 //! `cotal doctor`: what is wrong with this machine or root, and what to do about it.
 
 mod auth;
+mod certificate;
 mod checks;
 mod disk;
 mod finding;
 mod listener;
 
+pub(in crate::commands) use certificate::Certificate;
 pub(in crate::commands) use disk::Disk;
 pub use disk::problem as disk_problem;
 pub(in crate::commands) use listener::Listener;

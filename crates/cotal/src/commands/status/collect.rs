@@ -14,7 +14,7 @@ use cotal_workspace::{HostFile, MeshFile, Mode, Root};
 use serde_json::json;
 
 use super::report::{BrokerStatus, Lease, SpaceStatus, Status, StreamStatus};
-use crate::commands::doctor::{Disk, Listener};
+use crate::commands::doctor::{Certificate, Disk, Listener};
 use crate::context::tls_of;
 use crate::output::told;
 
@@ -37,6 +37,7 @@ pub(super) async fn status(root: &Root, mesh: &MeshFile) -> anyhow::Result<Statu
         mode: mesh.mode,
         durability: mesh.durability,
         disk: Disk::of(root),
+        certificate: Certificate::of(root, mesh),
         broker: BrokerStatus { server: mesh.server.clone(), pid, version, error },
         spaces,
         host: HostFile::load(root)?.flatten(),

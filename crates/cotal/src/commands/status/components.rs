@@ -10,7 +10,7 @@ use cotal_wire::Space;
 use cotal_workspace::{MeshFile, Mode, Root};
 use serde::Serialize;
 
-use crate::commands::doctor::{Disk, Listener};
+use crate::commands::doctor::{Certificate, Disk, Listener};
 use crate::context::{CLOSE_WITHIN, Context, tls_of};
 use crate::exit::{Exit, Failure};
 use crate::output::plain;
@@ -100,7 +100,8 @@ async fn report(root: &Root, mesh: &MeshFile, only: Option<&Space>) -> anyhow::R
         return Err(Failure::new(Exit::Absent, message).into());
     }
     let listener = Listener::of(root, mesh).await?;
-    let mut components = vec![broker(&listener, mesh, &Disk::of(root))];
+    let problem = Disk::of(root).problem.or_else(|| Certificate::of(root, mesh)?.problem);
+    let mut components = vec![broker(&listener, mesh, problem.as_deref())];
     if mesh.mode == Mode::Auth {
         for space in mesh.spaces.iter().filter(|space| only.is_none_or(|only| only == *space)) {
             let (state, found) = match &listener {
@@ -119,9 +120,9 @@ fn worst(components: &[Component]) -> State {
     states.filter(|state| *state != State::Unknown).max().unwrap_or(State::Unknown)
 }
 
-fn broker(listener: &Listener, mesh: &MeshFile, disk: &Disk) -> Component {
+fn broker(listener: &Listener, mesh: &MeshFile, problem: Option<&str>) -> Component {
     let (state, found) = match listener {
-        Listener::Own(version) => match &disk.problem {
+        Listener::Own(version) => match problem {
             Some(problem) => (State::NotServing, format!("nats-server {version}: {problem}")),
             None => (State::Serving, format!("nats-server {version} at {}", mesh.server)),
         },

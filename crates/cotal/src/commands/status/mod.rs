@@ -74,7 +74,10 @@ fn verdict(status: &Status) -> Exit {
     let serves = |space: &SpaceStatus| matches!(space.delivery, None | Some("bound"));
     if status.broker.version.is_none() {
         Exit::Unreachable
-    } else if status.disk.problem.is_none() && status.spaces.iter().all(serves) {
+    } else if status.disk.problem.is_none()
+        && status.certificate.as_ref().is_none_or(|one| one.problem.is_none())
+        && status.spaces.iter().all(serves)
+    {
         Exit::Ok
     } else {
         Exit::NotServing
@@ -99,6 +102,9 @@ fn print(status: &Status, ctx: &Context) -> anyhow::Result<()> {
     out.data(format_args!("disk      {}", status.disk))?;
     if let Some(warning) = status.disk.warning() {
         out.warn(warning);
+    }
+    if let Some(certificate) = &status.certificate {
+        out.data(format_args!("tls       {}", certificate.told()))?;
     }
     for space in &status.spaces {
         print_space(space, ctx)?;

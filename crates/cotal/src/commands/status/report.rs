@@ -4,7 +4,7 @@ use cotal_wire::anycast::ListedRequest;
 use cotal_wire::control::DeliveryStatus;
 use serde::Serialize;
 
-use crate::commands::doctor::Disk;
+use crate::commands::doctor::{Certificate, Disk};
 
 /// Everything that `status` knows.
 #[derive(Debug, Serialize)]
@@ -16,6 +16,8 @@ pub(super) struct Status {
     /// The disk that all of it is stored on.
     pub(super) disk: Disk,
     pub(super) broker: BrokerStatus,
+    /// The broker's certificate; absent without TLS.
+    pub(super) certificate: Option<Certificate>,
     pub(super) spaces: Vec<SpaceStatus>,
     /// The multi-space host of this root; absent when none runs.
     pub(super) host: Option<cotal_workspace::HostFile>,
