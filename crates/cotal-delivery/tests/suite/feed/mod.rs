@@ -1,5 +1,6 @@
 //! The derived membership feed against a real broker (FED-1, FED-2, the second half of CRD-2).
 
+mod one_census;
 mod renewal;
 mod support;
 
