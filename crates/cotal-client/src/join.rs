@@ -18,8 +18,8 @@ use crate::endpoint::Endpoint;
 use crate::history::{HistoryError, HistoryRead};
 use crate::incoming::Incoming;
 use crate::live::LivePump;
+use crate::pending_joins;
 use crate::settings::{self, Replay, Settings};
-use crate::wanted;
 
 /// The live half of a join.
 #[derive(Debug)]
@@ -136,11 +136,13 @@ impl Endpoint {
         let backstop = match settings {
             Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
             // Without the config the daemon decides: it resolves the class itself.
-            _ => wanted::establish(self.plane(), self.sink(), channel).await,
+            _ => pending_joins::establish(self.plane(), self.sink(), channel).await,
         };
         match &backstop {
-            Backstop::Unestablished(why) if why.is_retried() => self.wanted().insert(channel),
-            _ => self.wanted().remove(channel),
+            Backstop::Unestablished(why) if why.is_retried() => {
+                self.pending_joins().insert(channel)
+            }
+            _ => self.pending_joins().remove(channel),
         }
         JoinState { channel: channel.clone(), live, backstop, instructions, replay }
     }
@@ -216,7 +218,7 @@ impl Endpoint {
 
     /// Leaves a channel: ends the live subscription, and the durable membership if there is one.
     pub async fn leave(&self, channel: &Channel) -> LeaveState {
-        self.wanted().remove(channel);
+        self.pending_joins().remove(channel);
         let token = self.live().lock().await.remove(channel);
         let was_live = token.is_some_and(|token| {
             let running = !token.is_cancelled();

@@ -16,7 +16,7 @@ use crate::notice::Notice;
 use crate::sink::Sink;
 
 /// A row lives 6 s, so two beats may be lost.
-const BEAT: Duration = Duration::from_secs(2);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
 /// The task that writes the agent's presence row.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Presence {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut beat = interval(BEAT);
+        let mut beat = interval(HEARTBEAT_EVERY);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = false;
         loop {

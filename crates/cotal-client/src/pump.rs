@@ -8,9 +8,9 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
+use crate::destination::Source;
 use crate::missed::MissedPlane;
 use crate::notice::Notice;
-use crate::place::Source;
 use crate::sink::Sink;
 
 /// A batch ends sooner; this only bounds how long an idle pull keeps one future.

@@ -38,7 +38,7 @@ const RESCAN: Duration = Duration::from_millis(100);
 /// Scans in a row, if connections opened or closed during one.
 const SCANS: usize = 3;
 /// Most connections that one census reads.
-const MOST_SEEN: usize = 1_000_000;
+const MAX_CONNECTIONS: usize = 1_000_000;
 
 /// Why a census or a kick was not possible.
 #[derive(Debug, thiserror::Error)]
@@ -443,7 +443,7 @@ impl Scanner {
                 seen += page.connections.len();
                 census.page(page);
             }
-            if census.wanted() == before || seen > MOST_SEEN {
+            if census.wanted() == before || seen > MAX_CONNECTIONS {
                 break;
             }
         }

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 /// Between two consumer infos while deliveries that went elsewhere hold up progress.
-const UNPROVEN_LOOK_EVERY: Duration = Duration::from_millis(100);
+const UNPROVEN_POLL_EVERY: Duration = Duration::from_millis(100);
 /// Between two consumer infos while somebody waits for a sequence that was not processed yet.
-const AWAITED_LOOK_EVERY: Duration = Duration::from_secs(1);
+const AWAITED_POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// A consumer info, with the state when it was requested.
 struct Looked {
@@ -95,9 +95,9 @@ impl Tracker {
     /// sequence that the stream has given out and that somebody waits for. Cancel-safe.
     pub(crate) async fn look(&mut self, awaited: u64) {
         let pause = if !self.progress.is_proven() {
-            UNPROVEN_LOOK_EVERY
+            UNPROVEN_POLL_EVERY
         } else if awaited > self.progress.done() {
-            AWAITED_LOOK_EVERY
+            AWAITED_POLL_EVERY
         } else {
             return std::future::pending().await;
         };

@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
-use crate::beside::Health;
 use crate::census::{ScanError, Scanner};
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
@@ -36,11 +35,12 @@ use crate::pipeline::reader::waiting::SharedWaiting;
 use crate::pipeline::recall::Recaller;
 use crate::registry::Registry;
 use crate::role_requests::RequestKeeper;
+use crate::sidecar::Health;
 use crate::state::view::View;
 
 /// Requests that wait for their turn; one beyond this is dropped, and its caller times out and
 /// retries.
-const QUEUE: usize = 1_024;
+const MAX_QUEUED_REQUESTS: usize = 1_024;
 
 /// How long a recall may hold up the requests behind it. Copies deleted by then stay deleted.
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
@@ -76,17 +76,17 @@ impl AdminApi {
     pub(crate) async fn run(
         self,
         mut requests: Subscription,
-        mut beat: LoopReporter,
+        mut reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let (queue, queued) = mpsc::channel(QUEUE);
+        let (queue, queued) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut working = JoinSet::new();
         working.spawn(Arc::clone(&service).answer_in_order(queued));
         loop {
             let message = tokio::select! {
                 () = stop.cancelled() => break,
-                () = beat.answered() => continue,
+                () = reporter.answered() => continue,
                 Some(_) = working.join_next(), if working.len() > 1 => continue,
                 message = requests.next() => message?,
             };

@@ -33,7 +33,7 @@ impl AgentApi {
     pub(crate) async fn run(
         self,
         requests: Subscription,
-        beat: LoopReporter,
+        reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -43,7 +43,7 @@ impl AgentApi {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        serve_in_order(requests, beat, &stop, caller, answer).await
+        serve_in_order(requests, reporter, &stop, caller, answer).await
     }
 
     async fn answer(&self, message: &Message) {

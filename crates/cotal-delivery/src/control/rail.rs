@@ -132,13 +132,13 @@ impl Rail {
     pub(crate) async fn answer_probes(
         self,
         mut probes: Subscription,
-        mut beat: LoopReporter,
+        mut reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         loop {
             let probe = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = beat.answered() => continue,
+                () = reporter.answered() => continue,
                 probe = probes.next() => probe?,
             };
             let parse = |space: &Space, subject: &str| space.parse_live(DELIVERY, subject);
@@ -160,7 +160,7 @@ pub(crate) async fn failed(
 /// Answers requests until told to stop, then finishes the requests in progress.
 pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
-    mut beat: LoopReporter,
+    mut reporter: LoopReporter,
     stop: &CancellationToken,
     answer: impl Fn(Message) -> F,
 ) -> Result<(), NatsError> {
@@ -169,7 +169,7 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            () = beat.answered() => {}
+            () = reporter.answered() => {}
             Some(_) = working.join_next(), if !working.is_empty() => {}
             taken = next_with_room(&mut requests, &room) => {
                 let (request, permit) = taken?;
@@ -190,7 +190,7 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
 /// queued.
 pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
     mut requests: Subscription,
-    mut beat: LoopReporter,
+    mut reporter: LoopReporter,
     stop: &CancellationToken,
     caller: impl Fn(&Message) -> Option<Principal>,
     answer: impl Fn(Message) -> F,
@@ -207,7 +207,7 @@ pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
         }
         tokio::select! {
             () = stop.cancelled() => break,
-            () = beat.answered() => {}
+            () = reporter.answered() => {}
             Some(ended) = working.join_next_with_id(), if !working.is_empty() => {
                 let task = ended.map_or_else(|error| error.id(), |(task, ())| task);
                 if let Some(caller) = callers.remove(&task) {

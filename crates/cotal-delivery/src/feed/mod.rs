@@ -20,11 +20,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::beside::{Beside, Health, contained};
 use crate::census::{ScanError, Scanner};
 use crate::clock::now_ms;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
+use crate::sidecar::{Health, Sidecar, contained};
 use crate::state::view::View;
 use credential::FeedCredential;
 
@@ -34,7 +34,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// stale after twice this time.
 const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// The longest time between two censuses, however long one takes.
-const LONGEST_REST: Duration = Duration::from_secs(20);
+const LONGEST_SWEEP_GAP: Duration = Duration::from_secs(20);
 /// Rows written at once.
 const WRITE_AT_ONCE: usize = 64;
 
@@ -97,14 +97,14 @@ struct MembershipFeed {
 impl MembershipFeed {
     async fn run(self, credential: Arc<FeedCredential>, health: Health, stop: CancellationToken) {
         let Some(connect) = stop.run_until_cancelled(credential.connect()).await else { return };
-        let beside = Beside {
+        let sidecar = Sidecar {
             space: self.space.clone(),
             connect,
             health: health.clone(),
             meanwhile: "the list of who reads what is not updated; delivery is not affected",
         };
         let follow = |connection, stop| self.clone().follow(connection, health.clone(), stop);
-        beside.run(stop, follow).await;
+        sidecar.run(stop, follow).await;
     }
 
     async fn follow(
@@ -180,7 +180,7 @@ impl MembershipFeed {
 /// A census of thousands of connections keeps the broker and the daemon busy for a while. It may
 /// take about a tenth of the time, as long as the feed does not become stale.
 fn rest_after(sweep: Duration) -> Duration {
-    (sweep * 9).min(LONGEST_REST)
+    (sweep * 9).min(LONGEST_SWEEP_GAP)
 }
 
 async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {

@@ -8,18 +8,18 @@ use super::context::LaneContext;
 use super::error::LaneError;
 use super::link::Renewals;
 use super::options::LaneOptions;
-use crate::beside::Health;
 use crate::census::Scanner;
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
 use crate::feed;
 use crate::lease::handle::LeaseState;
-use crate::lease::witness;
+use crate::lease::progress_check;
 use crate::pipeline;
 use crate::registry;
 use crate::role_requests;
-use crate::state::changes::ChangedAcls;
-use crate::state::{positions, streams};
+use crate::sidecar::Health;
+use crate::state::acl_changes::ChangedAcls;
+use crate::state::{sequence_check, streams};
 use crate::timers;
 
 /// What the components need besides the context.
@@ -42,7 +42,7 @@ impl Start {
         let scanner = Scanner::new(&options, &identity.accounts);
         let read = || streams::streams(context);
         let streams = context.ask("cannot read the streams", read).await?;
-        let correct = || positions::correct(context, &streams);
+        let correct = || sequence_check::correct(context, &streams);
         context.ask("cannot compare what is stored with its streams", correct).await?;
         context.spawn("the streams", streams.run(context.stop.clone()));
         let joins = registry::joins(context);
@@ -53,7 +53,7 @@ impl Start {
         let rail = Rail::new(context, renewal.moving());
         let requests =
             role_requests::start::spawn(context, &rail, &scanner, options.sweep_every).await?;
-        witness::spawn(context, self.lease_state);
+        progress_check::spawn(context, self.lease_state);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
         let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };
         let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };

@@ -15,7 +15,7 @@ use cotal_nats::{Engine, Writer, WriterOptions};
 
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
-use crate::state::changes::ChangedAcls;
+use crate::state::acl_changes::ChangedAcls;
 use in_flight::InFlightFence;
 use join_barrier::JoinBarrier;
 use parked::DeadStore;

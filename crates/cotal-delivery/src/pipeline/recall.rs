@@ -22,7 +22,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
-use crate::state::changes::ChangedAcls;
+use crate::state::acl_changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
 /// Between two attempts when the broker refuses or does not answer.
@@ -111,12 +111,12 @@ impl Recaller {
     async fn recall(&self, member: &Lifecycle) -> Result<(), NatsError> {
         self.in_flight.passed().await;
         self.gate.clone().open().await;
-        let place = Place::of(self.consumer(member).await?.as_ref());
+        let position = ReadPosition::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
         // Copies stored after this were judged by the ACL as it is now.
         let last = retry_without_responder(|| self.connection.last_seq(&stream)).await?;
-        let taken = self.sweep(member, place, last).await?;
-        let unread = place.unread(&taken);
+        let taken = self.sweep(member, position, last).await?;
+        let unread = position.unread(&taken);
         if unread > 0 {
             info!(space = %self.space, member = %member.principal, unread, "copies were recalled");
         }
@@ -130,11 +130,11 @@ impl Recaller {
     async fn sweep(
         &self,
         member: &Lifecycle,
-        place: Place,
+        position: ReadPosition,
         last: u64,
     ) -> Result<Vec<u64>, NatsError> {
         let subject = self.space.dlv(member);
-        let mut ranges = vec![(place.floor + 1, last)];
+        let mut ranges = vec![(position.floor + 1, last)];
         let mut discard_scan = FuturesUnordered::new();
         let mut taken = Vec::new();
         loop {
@@ -149,7 +149,7 @@ impl Recaller {
             let Some(Found { seq, taken: gone, to }) = look? else { continue };
             if gone {
                 taken.push(seq);
-                self.overflow.recalled(member, u64::from(seq > place.delivered));
+                self.overflow.recalled(member, u64::from(seq > position.delivered));
             }
             let rest = seq + 1;
             if ranges.len() + discard_scan.len() + 1 < AT_ONCE && rest < to {
@@ -225,7 +225,7 @@ struct Found {
 
 /// How far a member had read when its recall began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
+struct ReadPosition {
     /// Every copy at or below was acked.
     floor: u64,
     /// No copy beyond was delivered.
@@ -234,7 +234,7 @@ struct Place {
     unacked: u64,
 }
 
-impl Place {
+impl ReadPosition {
     fn of(consumer: Option<&ConsumerInfo>) -> Self {
         consumer.map_or_else(Self::default, |info| Self {
             floor: info.ack_floor.stream_seq,
@@ -257,11 +257,11 @@ mod tests {
 
     #[test]
     fn what_was_acked_above_the_floor_is_not_counted() {
-        let place = Place { floor: 10, delivered: 40, unacked: 2 };
-        assert_eq!(place.unread(&[]), 0);
-        assert_eq!(place.unread(&[11]), 1);
-        assert_eq!(place.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
-        assert_eq!(place.unread(&[11, 12, 13, 41, 50]), 4);
-        assert_eq!(Place::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
+        let position = ReadPosition { floor: 10, delivered: 40, unacked: 2 };
+        assert_eq!(position.unread(&[]), 0);
+        assert_eq!(position.unread(&[11]), 1);
+        assert_eq!(position.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
+        assert_eq!(position.unread(&[11, 12, 13, 41, 50]), 4);
+        assert_eq!(ReadPosition::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
     }
 }

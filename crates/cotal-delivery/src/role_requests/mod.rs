@@ -5,12 +5,12 @@
 //! and is a compare-and-set of one row. Invariant: a row whose notice is not marked yet is never
 //! replaced before the notice is confirmed and marked.
 
-mod following;
+mod caller_roles;
 mod lists;
 mod notices;
+mod record_watch;
 mod records;
 mod results;
-mod roles;
 pub(crate) mod start;
 mod status_and_cancel;
 mod sweep;
@@ -33,9 +33,9 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
-use crate::striped::StripedLocks;
+use crate::striped_locks::StripedLocks;
+use caller_roles::Roles;
 use records::{Found, Records, may_write};
-use roles::Roles;
 
 /// Attempts at compare-and-set before a caller is told that the record keeps changing.
 const ROUNDS: usize = 16;

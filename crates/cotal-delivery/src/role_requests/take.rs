@@ -12,7 +12,7 @@ use cotal_wire::{Principal, Space};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::roles::Held;
+use super::caller_roles::Held;
 use super::{ROUNDS, RequestKeeper, too_busy};
 use crate::control::rail::{Rail, args, done, serve, unknown};
 use crate::loop_progress::LoopReporter;
@@ -29,7 +29,7 @@ impl Takes {
     pub(super) async fn run(
         self,
         requests: Subscription,
-        beat: LoopReporter,
+        reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
@@ -37,7 +37,7 @@ impl Takes {
             let service = Arc::clone(&service);
             async move { service.answer(&message).await }
         };
-        serve(requests, beat, &stop, answer).await
+        serve(requests, reporter, &stop, answer).await
     }
 
     async fn answer(&self, message: &Message) {

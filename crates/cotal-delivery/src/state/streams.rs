@@ -4,7 +4,7 @@
 //! these streams. A stream that was deleted and created again, or that went back to an earlier
 //! state, gives the same sequences to other messages. So the lane remembers each stream's creation
 //! time and last sequence, and ends when one no longer fits. The next start compares what is stored
-//! with the streams as they are then (`state::positions`).
+//! with the streams as they are then (`state::sequence_check`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tracing::debug;
 
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
-use crate::state::purged;
+use crate::state::purged_rows;
 use crate::state::stream_error::StreamError;
 use crate::state::view::View;
 
@@ -117,7 +117,8 @@ impl Streams {
                         known.compare(&info)?;
                         if known.stream == self.members {
                             let (view, gate) = (&self.view, &self.gate);
-                            purged::write_back(view, gate, &self.incarnation, &info.state).await;
+                            purged_rows::write_back(view, gate, &self.incarnation, &info.state)
+                                .await;
                         }
                     }
                     Err(failed) if failed.is_absent() => {

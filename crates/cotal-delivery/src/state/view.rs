@@ -29,14 +29,14 @@ use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
 use crate::lease::gate::Gate;
-use crate::state::changes::Changes;
-use crate::state::kept::KeptRows;
-use crate::state::watching::{WATCH_AGAIN, watch_all, watch_history};
+use crate::state::acl_changes::Changes;
+use crate::state::bucket_watch::{WATCH_RETRY_AFTER, watch_all, watch_history};
+use crate::state::kept_rows::KeptRows;
 
 /// How long `fresh` waits for a lagging watch.
 const FRESH_WITHIN: Duration = Duration::from_secs(5);
 /// How long entries wait for a leave. A leave needs a few round trips.
-const LEAVE_HOLD: Duration = Duration::from_secs(1);
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// The kept form of a tombstone: all that a retired lifecycle's row still says.
 const TOMBSTONE: &[u8] = br#"{"allowSubscribe":[],"revision":0,"updatedAt":0,"retired":true}"#;
@@ -227,7 +227,7 @@ impl View {
         if !is_leaving() {
             return Ok(());
         }
-        let _ = timeout(LEAVE_HOLD, changes.wait_for(|_| !is_leaving())).await;
+        let _ = timeout(LEAVE_WAIT, changes.wait_for(|_| !is_leaving())).await;
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
@@ -300,7 +300,7 @@ impl View {
                 return Err(ended);
             }
             self.forget_presence(&ended);
-            tokio::time::sleep(WATCH_AGAIN).await;
+            tokio::time::sleep(WATCH_RETRY_AFTER).await;
         }
     }
 

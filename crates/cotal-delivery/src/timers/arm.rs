@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 8;
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Most messages of one timer that are read if the newest is not the timer writer's. More than a
 /// few can only be somebody else's garbage.
-const MOST_HELD: usize = 1_000;
+const MAX_HELD_REQUESTS: usize = 1_000;
 
 /// The outcome of a request that may arm a timer.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ async fn read(space: &Space, connection: &Connection, timer: &Timer) -> Result<R
     }
     let mut record = Record::default();
     let mut next = 1;
-    for _ in 0..MOST_HELD {
+    for _ in 0..MAX_HELD_REQUESTS {
         let get = Get::NextBySubject { seq: next, subject: &all };
         let Some(message) = connection.get_message(&stream, get).await? else { break };
         next = message.seq + 1;

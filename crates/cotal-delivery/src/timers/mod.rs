@@ -23,11 +23,11 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use crate::beside::{Beside, Health, contained};
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
+use crate::sidecar::{Health, Sidecar, contained};
 use arm::Outcome;
 
 /// Requests pulled ahead: few enough to be processed within the consumer's ack wait.
@@ -71,7 +71,7 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
         counters: Arc::clone(&context.counters),
     };
     let name = format!("cotal-timers {space}");
-    let beside = Beside {
+    let sidecar = Sidecar {
         space,
         connect: ConnectOptions { name, ..context.connect.clone() },
         health: health.clone(),
@@ -80,7 +80,7 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
     let (stop, shown) = (context.stop.clone(), health.clone());
     let work = async move {
         let pump = |connection, stop| writer.clone().pump(connection, health.clone(), stop);
-        beside.run(stop, pump).await;
+        sidecar.run(stop, pump).await;
     };
     let (space, stop) = (context.space.clone(), context.stop.clone());
     context.spawn(COMPONENT, contained(space, shown.clone(), stop, work));

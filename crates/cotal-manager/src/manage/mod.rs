@@ -251,11 +251,11 @@ impl Manager {
         let seconds = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let exp = Some(claims.exp).filter(|exp| *exp > 0).map(seconds);
         let Some(half) = half_life(seconds(claims.iat), exp) else {
-            return Ok(renew::LONGEST);
+            return Ok(renew::LONGEST_PAUSE);
         };
         let left = half - unix_seconds();
         if left > 0 {
-            return Ok(Duration::from_secs(left.unsigned_abs()).min(renew::LONGEST));
+            return Ok(Duration::from_secs(left.unsigned_abs()).min(renew::LONGEST_PAUSE));
         }
         self.creds = self.sessions.issue(Role::Serve)?;
         if let Err(error) = self.connection.adopt(self.creds.clone(), MOVE_WITHIN).await {

@@ -25,11 +25,11 @@ use crate::error::ManagerError;
 use crate::rail::Rail;
 
 /// The longest sleep, so that a clock that was set is noticed.
-pub(super) const LONGEST: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two attempts at an adoption that did not come about.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A pass is never due sooner, whatever the clocks say.
-const SHORTEST: Duration = Duration::from_millis(200);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The components whose credential the manager renews.
 pub(crate) const OWNED: [SecretKind; 2] = [SecretKind::Delivery, SecretKind::MembershipRw];
@@ -118,7 +118,7 @@ impl Renewer {
     /// tells how long nothing will be due.
     pub(super) async fn pass(&mut self, holds_lease: bool) -> Duration {
         if !holds_lease {
-            return LONGEST;
+            return LONGEST_PAUSE;
         }
         match self.renew().await {
             Ok(wait) => {
@@ -131,7 +131,7 @@ impl Renewer {
                     warn!(space = %self.space(), why, "the space's credentials are not renewed");
                     self.told = Some(why);
                 }
-                AGAIN
+                RETRY_AFTER
             }
         }
     }
@@ -148,7 +148,7 @@ impl Renewer {
         };
         let Some(renewed) = renew_in(&self.authority, &*self.store)? else {
             // Whoever stopped the daemon for good took its credential away.
-            return Ok(AGAIN);
+            return Ok(RETRY_AFTER);
         };
         for renewed in renewed {
             let (space, kind, reason) = (self.space(), renewed.kind.name(), renewed.reason);
@@ -163,11 +163,11 @@ impl Renewer {
         let due = held
             .iter()
             .filter_map(|(_, creds)| half_life(creds.claims.issued_at, creds.claims.expires_at));
-        let due = due.min().map_or(LONGEST, |half| {
+        let due = due.min().map_or(LONGEST_PAUSE, |half| {
             Duration::from_secs((half - unix_seconds()).max(0).unsigned_abs())
         });
-        let longest = if settled(&renewals) { LONGEST } else { AGAIN };
-        Ok(due.clamp(SHORTEST, longest))
+        let longest = if settled(&renewals) { LONGEST_PAUSE } else { RETRY_AFTER };
+        Ok(due.clamp(SHORTEST_PAUSE, longest))
     }
 
     /// Whether the daemon that answers reads this very store.

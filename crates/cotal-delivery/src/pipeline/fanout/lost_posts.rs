@@ -22,7 +22,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
 /// Between two requests to CHAT, so that an overflow that goes on costs little.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOST_POSTS_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to notify a sender.
 const TELL_ATTEMPTS: u32 = 5;
 
@@ -88,7 +88,7 @@ impl LostPosts {
                 let full = reporter.full_subjects().await;
                 let misses = full.map(|full| attribute(&lost, &full));
                 // This also limits how often CHAT is asked while an overflow goes on.
-                sleep(LOOK_EVERY).await;
+                sleep(LOST_POSTS_CHECK_EVERY).await;
                 Found::Whose(lost, misses)
             });
         }
@@ -189,7 +189,7 @@ impl Reporter {
                 Ok(_) => return,
                 Err(error) => {
                     warn!(space = %self.space, %sender, %error, "cannot notify the sender of lost posts yet; retrying");
-                    sleep(LOOK_EVERY).await;
+                    sleep(LOST_POSTS_CHECK_EVERY).await;
                 }
             }
         }

@@ -28,8 +28,8 @@ use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
 use crate::pipeline::reader::judge::judge;
 use crate::pipeline::reader::retired::Remover;
+use crate::state::bucket_watch::watch_all;
 use crate::state::view::{Feed, View, ViewError};
-use crate::state::watching::watch_all;
 
 /// The retrier checks for due entries at least this often, so that a missed wake-up costs little.
 const DUE_CHECK_EVERY: Duration = Duration::from_secs(30);
@@ -144,7 +144,7 @@ pub(crate) struct Retrier {
     /// Members that are losing parked entries, each logged once.
     pub(crate) losing: HashSet<Principal>,
     pub(crate) in_flight: Arc<InFlightFence>,
-    pub(crate) beat: LoopReporter,
+    pub(crate) reporter: LoopReporter,
 }
 
 /// The bucket as last seen, by sequence. The bucket keeps no history, so only this memory has the
@@ -183,7 +183,7 @@ pub(crate) fn spawn(
         overflow,
         losing: HashSet::new(),
         in_flight,
-        beat: context.reporter("the retrier"),
+        reporter: context.reporter("the retrier"),
     };
     context.spawn("the retrier", retrier.run(context.stop.clone()));
 }
@@ -203,7 +203,7 @@ impl Retrier {
             });
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = self.beat.answered() => {}
+                () = self.reporter.answered() => {}
                 event = watch.next() => {
                     self.note(event.map_err(|error| ViewError::of_watch(error, &self.book.kv))?)?;
                 }

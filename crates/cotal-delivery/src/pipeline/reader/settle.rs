@@ -18,11 +18,11 @@ use crate::counters::{Counters, add};
 use crate::pipeline::parked;
 
 /// Most writes to the dead bucket in progress at once.
-const RECORDS: usize = 64;
+const RECORDS_AT_ONCE: usize = 64;
 /// Most removals for retired lifecycles in progress at once.
-const REMOVALS: usize = 64;
+const REMOVALS_AT_ONCE: usize = 64;
 /// Delay before the redelivery of an entry that the dead bucket did not record.
-const RECORD_AGAIN: Duration = Duration::from_secs(2);
+const RECORD_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 impl Reader {
     /// Settles a batch whose copies are confirmed or refused.
@@ -123,7 +123,7 @@ impl Reader {
 
     /// Starts the removal of an entry of a retired lifecycle (RDR-4).
     pub(super) async fn remove(&mut self, read: Read) {
-        if self.removals.len() >= REMOVALS
+        if self.removals.len() >= REMOVALS_AT_ONCE
             && let Some(Ok(removed)) = self.removals.join_next().await
         {
             self.removed(removed).await;
@@ -215,7 +215,7 @@ impl Reader {
 
     /// Starts to record an entry that leaves the reader; the entries after it do not wait for that.
     async fn record(&mut self, delivery: Delivery, row: DeadRow) {
-        if self.records.len() >= RECORDS
+        if self.records.len() >= RECORDS_AT_ONCE
             && let Some(Ok(recorded)) = self.records.join_next().await
         {
             self.recorded(recorded).await;
@@ -244,7 +244,7 @@ impl Reader {
                     space = %self.parts.space, %error,
                     "an entry could not be recorded; it will be redelivered"
                 );
-                let again = delivery.nak(Some(RECORD_AGAIN)).await;
+                let again = delivery.nak(Some(RECORD_RETRY_AFTER)).await;
                 log_failure(&self.parts.space, "return an entry", again);
             }
         }

@@ -64,7 +64,7 @@ pub(crate) async fn spawn(
         waiting: waiting.clone(),
         remover: Remover::new(context),
         discard_scan: DiscardScan::new(space, connection),
-        beat: context.reporter("the reader"),
+        reporter: context.reporter("the reader"),
     });
     context.spawn("the reader", reader.run(context.stop.clone()));
     Ok(ReaderState { backlog, progress, waiting })

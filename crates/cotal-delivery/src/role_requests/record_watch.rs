@@ -11,8 +11,8 @@ use tracing::{debug, error, warn};
 
 use super::RequestKeeper;
 use super::records::{Found, may_write};
+use crate::state::bucket_watch::watch_all;
 use crate::state::view::ViewError;
-use crate::state::watching::watch_all;
 
 impl RequestKeeper {
     /// Watches the bucket until the watch ends for good.

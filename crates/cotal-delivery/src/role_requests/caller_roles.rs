@@ -18,7 +18,7 @@ use crate::census::Scanner;
 
 /// How long a role from a census counts; the credential may have been replaced by one of another
 /// role.
-const BELIEVED_FOR: Duration = Duration::from_secs(600);
+const ROLE_REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Callers of the wrong role cause a new census at most this often.
 const RESCAN: Duration = Duration::from_secs(5);
 /// How long after a failed census the next one is tried.
@@ -56,7 +56,9 @@ impl Census {
         let held = roles.map(|roles| roles.get(caller));
         let (answer, good_for) = match held {
             None => (Held::Untold, RETRY),
-            Some(Some(held)) if held.contains(wanted) => (Held::Role(wanted.clone()), BELIEVED_FOR),
+            Some(Some(held)) if held.contains(wanted) => {
+                (Held::Role(wanted.clone()), ROLE_REMEMBERED_FOR)
+            }
             Some(Some(held)) => (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN),
             Some(None) => (Held::Unseen, Duration::ZERO),
         };
