@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Message, NatsError, Subscription, Writer};
+use cotal_nats::{Message, NatsError, Subscription};
 use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
@@ -25,16 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
-use crate::census::{ScanError, Scanner};
+use crate::census::ScanError;
+use crate::control::components::{Components, Sidecars};
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
-use crate::credentials::adoption::{Proved, Renewal};
-use crate::feed::FeedHandle;
+use crate::credentials::adoption::Proved;
 use crate::loop_progress::LoopReporter;
-use crate::pipeline::reader::waiting::SharedWaiting;
-use crate::pipeline::recall::Recaller;
-use crate::registry::Registry;
-use crate::role_requests::RequestKeeper;
 use crate::sidecar::Health;
 use crate::state::view::View;
 
@@ -45,30 +41,14 @@ const MAX_QUEUED_REQUESTS: usize = 1_024;
 /// How long a recall may hold up the requests behind it. Copies deleted by then stay deleted.
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
 
-/// Components beside delivery, whose state is shown here and whose credentials are renewed.
-pub(crate) struct Beside {
-    pub(crate) timers: Health,
-    pub(crate) feed: FeedHandle,
-    /// Whether the broker stores the lease's row.
-    pub(crate) lease: Health,
-}
-
 /// Everything the service needs.
 pub(crate) struct AdminApi {
     pub(crate) rail: Rail,
     pub(crate) view: Arc<View>,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) beside: Beside,
     pub(crate) incarnation: String,
     pub(crate) since: i64,
-    pub(crate) scanner: Scanner,
-    pub(crate) waiting: SharedWaiting,
-    /// The writers into INBOX and DLV, with their names.
-    pub(crate) stores: [(&'static str, Writer); 2],
-    pub(crate) renewal: Arc<Renewal>,
-    pub(crate) keeper: Arc<RequestKeeper>,
-    pub(crate) recaller: Recaller,
+    pub(crate) components: Arc<Components>,
 }
 
 impl AdminApi {
@@ -129,17 +109,17 @@ impl AdminApi {
             Err(refusal) => return self.rail.send(reply_to, &refusal).await,
         };
         let expected = args.expected.unwrap_or_default();
-        match self.renewal.reload(expected.delivery.as_deref()).await {
+        match self.components.renewal.reload(expected.delivery.as_deref()).await {
             Err(why) => self.rail.send(reply_to, &why.reply()).await,
             Ok(Proved { accepted, is_new }) => {
-                let feed = &self.beside.feed.credential;
+                let feed = &self.components.sidecars.feed.credential;
                 let reloaded = Reloaded {
                     delivery: Adoption::BrokerAccepted(accepted),
                     membership: feed.reload(expected.membership.as_deref()).await,
                 };
                 self.rail.send(reply_to, &done(&reloaded)).await;
                 if is_new {
-                    self.renewal.order_move();
+                    self.components.renewal.order_move();
                 }
             }
         }
@@ -167,24 +147,24 @@ impl AdminApi {
                 Err(refusal) => refusal,
             },
             op::PRINCIPAL_LIVENESS => match args::<PrincipalArgs>(request.args) {
-                Ok(a) => scanned(self.scanner.liveness(&a.principal).await),
+                Ok(a) => scanned(self.components.scanner.liveness(&a.principal).await),
                 Err(refusal) => refusal,
             },
             op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
-                Ok(a) => done(&self.waiting.page(&a)),
+                Ok(a) => done(&self.components.pipeline.waiting.page(&a)),
                 Err(refusal) => refusal,
             },
             op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
                 Ok(a) => self.standing(a.after).await,
                 Err(refusal) => refusal,
             },
-            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store.identity()),
+            op::RELOAD_STORE_IDENTITY => done(&self.components.scanner.store.identity()),
             other => unknown(other, DELIVERY_ADMIN),
         }
     }
 
     async fn evict_one(&self, principal: Principal) -> Reply {
-        match self.scanner.evict(&[principal]).await {
+        match self.components.scanner.evict(&[principal]).await {
             Ok(mut results) => match results.pop() {
                 Some(result) => done(&result),
                 None => Reply::refused(Code::Unavailable, "the census gave no result; try again"),
@@ -198,14 +178,19 @@ impl AdminApi {
             let why = format!("one request may name at most {MAX_EVICT} principals");
             return Reply::refused(Code::Invalid, why);
         }
-        scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
+        scanned(
+            self.components.scanner.evict(principals).await.map(|results| Evictions { results }),
+        )
     }
 
     /// Answers once no copy that the lifecycle's ACL row forbids can be delivered any more. A
     /// daemon that no longer serves cannot confirm that, because the daemon that serves now hands
     /// off too.
     async fn recall(&self, member: &Lifecycle) -> Reply {
-        let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
+        let recalled = tokio::time::timeout(
+            RECALL_WITHIN,
+            self.components.pipeline.recaller.recall_current(member),
+        );
         match recalled.await {
             Ok(Ok(())) if matches!(self.view.directory().acl(member), Acl::Absent) => {
                 Reply::refused(Code::NotProvisioned, "this lifecycle has no ACL row")
@@ -221,23 +206,25 @@ impl AdminApi {
     }
 
     fn status(&self) -> Reply {
-        let garbled = self.view.directory().garbled() + self.keeper.garbled();
+        let garbled = self.view.directory().garbled() + self.components.requests.garbled();
         let mut status = self.counters.status(&self.incarnation, self.since, garbled);
-        status.waiting = self.waiting.len();
-        let Beside { timers, feed, lease } = &self.beside;
+        status.waiting = self.components.pipeline.waiting.len();
+        let Components { pipeline, sidecars, .. } = &*self.components;
+        let Sidecars { timers, feed, lease } = sidecars;
         let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
-        // The broker's answer to each writer's last write: only a write shows whether the broker
-        // stores.
-        let stores = self.stores.iter().filter_map(|(what, writer)| {
+        // What the broker answered to the last write: whether it stores is only shown by storing.
+        let stores =
+            [("the copies into INBOX", &pipeline.inbox), ("the hand-off into DLV", &pipeline.dlv)];
+        let stores = stores.into_iter().filter_map(|(what, writer)| {
             let reason = writer.refusal()?.to_string();
-            Some(Down { component: (*what).to_owned(), reason })
+            Some(Down { component: what.to_owned(), reason })
         });
         status.down = parts.chain(stores).collect();
         done(&status)
     }
 
     async fn standing(&self, after: u64) -> Reply {
-        match self.keeper.standing(after).await {
+        match self.components.requests.standing(after).await {
             Ok(requests) => done(&requests),
             Err(error) => {
                 Reply::refused(Code::Unavailable, format!("TASK cannot be read: {error}"))
@@ -248,7 +235,7 @@ impl AdminApi {
     /// A page is read like a whole inventory, after the same fence. It takes half of the broker's
     /// maximum payload, so that the name where the next page begins fits as well.
     async fn inventory(&self, member: &Lifecycle, after: Option<String>) -> Reply {
-        match (self.registry.inventory(member).await, after) {
+        match (self.components.registry.inventory(member).await, after) {
             (Ok(channels), None) => done(&Inventory { channels, next: None }),
             (Ok(channels), Some(after)) => {
                 let room = self.rail.connection.max_payload() / 2;

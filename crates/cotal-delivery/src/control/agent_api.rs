@@ -12,18 +12,17 @@ use cotal_wire::{Principal, Space};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::control::components::Components;
 use crate::control::find_post::find_post;
 use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
 use crate::counters::Counters;
 use crate::loop_progress::LoopReporter;
-use crate::registry::{Registry, RegistryError};
-use crate::role_requests::RequestKeeper;
+use crate::registry::RegistryError;
 
 /// Everything the service needs.
 pub(crate) struct AgentApi {
     pub(crate) rail: Rail,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<RequestKeeper>,
+    pub(crate) components: Arc<Components>,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -58,17 +57,20 @@ impl AgentApi {
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
         match request.op.as_str() {
             op::DURABLE_JOIN => match args::<JoinArgs>(request.args) {
-                Ok(a) => reply(self.registry.join(caller, &a.channel, a.lifecycle_uid).await),
+                Ok(a) => {
+                    reply(self.components.registry.join(caller, &a.channel, a.lifecycle_uid).await)
+                }
                 Err(refusal) => refusal,
             },
             op::DURABLE_LEAVE => match args::<LeaveArgs>(request.args) {
                 Ok(LeaveArgs { channel, generation, lifecycle_uid }) => {
-                    let left = self.registry.leave(caller, &channel, generation, lifecycle_uid);
+                    let left =
+                        self.components.registry.leave(caller, &channel, generation, lifecycle_uid);
                     reply(left.await)
                 }
                 Err(refusal) => refusal,
             },
-            op::LIST_MEMBERSHIPS => reply(self.registry.list(caller).await),
+            op::LIST_MEMBERSHIPS => reply(self.components.registry.list(caller).await),
             op::ANYCAST_STATUS => match args::<SeqArgs>(request.args) {
                 Ok(a) => reply(self.status(caller, a.seq).await),
                 Err(refusal) => refusal,
@@ -94,7 +96,7 @@ impl AgentApi {
     }
 
     async fn missed(&self, caller: &Principal, args: &MissedArgs) -> Result<Missed, RegistryError> {
-        let member = self.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
+        let member = self.components.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
         let mut episodes = self.counters.misses().owed(&member, &args.told);
         if episodes.iter().any(|episode| episode.to == u64::MAX) {
             // No missed post can be newer than the newest post.
@@ -105,13 +107,13 @@ impl AgentApi {
     }
 
     async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        self.keeper.status(&member, seq).await
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        self.components.requests.status(&member, seq).await
     }
 
     async fn cancel(&self, caller: &Principal, seq: u64) -> Result<Reply, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        self.keeper.cancel(&member, seq).await
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        self.components.requests.cancel(&member, seq).await
     }
 
     async fn requests(
@@ -119,8 +121,8 @@ impl AgentApi {
         caller: &Principal,
         after: u64,
     ) -> Result<ListedRequests, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        Ok(self.keeper.list(&member, after).await?)
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        Ok(self.components.requests.list(&member, after).await?)
     }
 }
 

@@ -9,6 +9,7 @@ use super::error::LaneError;
 use super::link::Renewals;
 use super::options::LaneOptions;
 use crate::census::Scanner;
+use crate::control::components::{Components, Sidecars};
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
 use crate::feed;
@@ -55,8 +56,8 @@ impl Start {
             role_requests::start::spawn(context, &rail, &scanner, options.sweep_every).await?;
         progress_check::spawn(context, self.lease_state);
         let (timers, feed) = (timers::spawn(context), feed::spawn(context, &scanner));
-        let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };
-        let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
-        control::spawn(context, rail, asked).await
+        let sidecars = Sidecars { timers, feed, lease: self.lease_health };
+        let components = Components { registry, requests, renewal, scanner, pipeline, sidecars };
+        control::spawn(context, rail, components).await
     }
 }
