@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
+use cotal_nats::{Connection, Message, NatsError, Subscription, to_json};
 use cotal_wire::accounts::Topology;
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
 use cotal_wire::names::{DELIVERY, is_forwarded_reply, is_own_reply};
@@ -110,22 +110,21 @@ impl Rail {
     /// Sends a reply. If the broker would not accept it, sends a refusal with its size (ADM-2).
     pub(crate) async fn send(&self, to: &str, reply: &impl Serialize) {
         settled(&mut self.moving.clone()).await;
-        let body = serde_json::to_vec(reply).unwrap_or_default();
-        let size = body.len();
-        let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;
-        let sent = match sent {
-            Err(NatsError::TooLarge { max, .. }) => {
+        let sent = match self.publish(to, reply).await {
+            Err(NatsError::TooLarge { size, max, .. }) => {
                 let why =
                     format!("the reply has {size} bytes, but the broker accepts at most {max}");
-                let refusal = Reply::refused(Code::TooLarge, why);
-                let body = serde_json::to_vec(&refusal).unwrap_or_default();
-                self.connection.publish(to.to_owned(), None, Bytes::from(body)).await
+                self.publish(to, &Reply::refused(Code::TooLarge, why)).await
             }
             other => other,
         };
         if let Err(error) = sent {
             warn!(space = %self.space, %error, "a reply could not be sent");
         }
+    }
+
+    async fn publish(&self, to: &str, reply: &impl Serialize) -> Result<(), NatsError> {
+        self.connection.publish(to.to_owned(), None, to_json(reply)?).await
     }
 
     /// Answers liveness probes until told to stop.
@@ -247,7 +246,10 @@ pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, Reply> {
 
 /// The reply of a success.
 pub(crate) fn done(result: &impl Serialize) -> Reply {
-    Reply::done(serde_json::to_value(result).unwrap_or_default())
+    match serde_json::to_value(result) {
+        Ok(result) => Reply::done(result),
+        Err(e) => Reply::refused(Code::Unavailable, format!("the result has no JSON form: {e}")),
+    }
 }
 
 /// The refusal of an operation that a service does not have.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent};
+use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent, to_json};
 use cotal_rules::feed::{Change, Picture};
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, FEED_KEY};
@@ -161,7 +161,7 @@ impl MembershipFeed {
         let written = changes.map(|change| write(kv, change)).buffer_unordered(WRITE_AT_ONCE);
         written.try_collect::<()>().await?;
         let beat = FeedBeat { observed_at: now };
-        kv.put(FEED_KEY, serde_json::to_vec(&beat).unwrap_or_default().into()).await?;
+        kv.put(FEED_KEY, to_json(&beat)?).await?;
         health.runs();
         Ok(every)
     }
@@ -185,10 +185,7 @@ fn rest_after(sweep: Duration) -> Duration {
 
 async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
     match change {
-        Change::Put(principal, row) => {
-            let value = serde_json::to_vec(&row).unwrap_or_default();
-            kv.put(principal.as_str(), value.into()).await.map(drop)
-        }
+        Change::Put(principal, row) => kv.put(principal.as_str(), to_json(&row)?).await.map(drop),
         Change::Remove(key) => kv.purge(&key, None).await.map(drop),
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
+use cotal_nats::{Bucket as Kv, Connection, NatsError, to_json};
 use cotal_rules::LastValid;
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
@@ -128,7 +128,7 @@ impl Records {
     ) -> Result<Record, NatsError> {
         let key = request_key(write.row.seq);
         may_write(&self.gate, || format!("the record {key}"))?;
-        let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
+        let value = to_json(&write.row)?;
         let revision = match (write.expect, garbage) {
             (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
                 self.kv.update(&key, value, revision).await?

@@ -24,7 +24,7 @@ use cotal_wire::names::{Bucket, member_key};
 use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
@@ -143,6 +143,8 @@ struct State {
     directory: Directory,
     /// The highest post planned so far; it changes only while the directory cannot.
     routed: AtomicU64,
+    /// When presence that is not fresh was forgotten last.
+    presence_expired: Option<Instant>,
 }
 
 /// The moment when a member row became visible to planning.
@@ -373,7 +375,10 @@ impl View {
             Feed::Members => state.directory.apply_member(key, value, revision),
             Feed::Acl => state.directory.apply_acl(key, value, revision),
             Feed::Channels => state.directory.apply_channel(key, value, revision),
-            Feed::Presence => state.directory.apply_presence(key, value, revision),
+            Feed::Presence => {
+                state.expire_presence();
+                state.directory.apply_presence(key, value, revision)
+            }
         };
         if feed == Feed::Members {
             let routed = state.routed.load(Ordering::SeqCst);

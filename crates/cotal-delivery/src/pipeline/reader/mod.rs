@@ -42,7 +42,7 @@ use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::in_flight::{HandOffInFlight, InFlightFence};
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::parked::DeadStore;
+use crate::pipeline::parked::store::DeadStore;
 use crate::pipeline::progress::ProgressPublisher;
 use crate::state::view::{Feed, View};
 use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};

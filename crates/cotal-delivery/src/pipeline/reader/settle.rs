@@ -15,7 +15,7 @@ use super::{Reader, discarded};
 use crate::clock::now_ms;
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
-use crate::pipeline::parked;
+use crate::pipeline::parked::store;
 
 /// Most writes to the dead bucket in progress at once.
 const RECORDS_AT_ONCE: usize = 64;
@@ -191,7 +191,7 @@ impl Reader {
                 log_failure(&self.parts.space, "return an entry", returned);
             }
             Wait::Park { next_at } => {
-                let row = parked::parked(&read.about(reason), now, next_at);
+                let row = store::parked(&read.about(reason), now, next_at);
                 self.record(read.delivery, row).await;
             }
             Wait::GiveUp => self.give_up(read, reason).await,
@@ -209,7 +209,7 @@ impl Reader {
             "an entry is given up; `cotal dead` lists it"
         );
         self.no_longer_waits(&read.member, read.delivery.stream_seq);
-        let row = parked::given_up(&read.about(reason), now_ms());
+        let row = store::given_up(&read.about(reason), now_ms());
         self.record(read.delivery, row).await;
     }
 

@@ -16,7 +16,7 @@ use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::parked::DeadStore;
+use crate::pipeline::parked::store::DeadStore;
 use crate::pipeline::progress::{ReaderProgress, reader_progress};
 
 /// Entries pulled ahead of judging.
