@@ -23,10 +23,7 @@ use serde_json::json;
 use super::{AgentName, Agents, known_key, provisioning};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::error::{Doing, ManagerError};
-use crate::rows::{AclFound, bucket, standing_acl};
 
-/// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
-const ROUNDS: usize = 8;
 /// Longest list of channels in a record, in bytes: a file beyond a few MiB is not read back.
 const RECORDED: usize = 1024 * 1024;
 /// Between two evictions of somebody who is still seen.
@@ -255,51 +252,6 @@ impl Agents {
         Ok((record, lifecycle))
     }
 
-    async fn bury(&self, lifecycle: &Lifecycle) -> Result<(), ManagerError> {
-        let change = |row: &mut AclRow| {
-            row.allow_subscribe.clear();
-            row.retired = true;
-        };
-        self.rewrite_acl(lifecycle, true, change).await
-    }
-
-    /// Changes an ACL row by revision; a tombstone is final and stays as it is. Where the row is
-    /// garbled beyond its history, `anew` lets one that reads nothing take its place.
-    pub(super) async fn rewrite_acl(
-        &self,
-        lifecycle: &Lifecycle,
-        anew: bool,
-        change: impl Fn(&mut AclRow),
-    ) -> Result<(), ManagerError> {
-        let acl = bucket(&self.connection, self.space(), Bucket::Acl);
-        let key = lifecycle.dotted();
-        let principal = &lifecycle.principal;
-        let doing = || format!("change the ACL row of {principal}");
-        for _ in 0..ROUNDS {
-            let standing = standing_acl(&acl, &key).await.doing(doing)?;
-            let (mut row, revision) = match standing {
-                AclFound::Row(row, revision) => (row, revision),
-                AclFound::Garbled(revision) if anew => (reads_nothing(), revision),
-                AclFound::Garbled(_) | AclFound::Absent => {
-                    return Err(ManagerError::NoSuchAgent(principal.clone()));
-                }
-            };
-            if row.retired {
-                return Ok(());
-            }
-            change(&mut row);
-            row.revision += 1;
-            row.updated_at = unix_millis();
-            let value: Bytes = serde_json::to_vec(&row)?.into();
-            match acl.update(&key, value, revision).await {
-                Ok(_) => return Ok(()),
-                Err(NatsError::Conflict { .. }) => {}
-                Err(error) => return Err(error).doing(doing),
-            }
-        }
-        Err(ManagerError::Busy(principal.clone()))
-    }
-
     /// Without this a kick would be undone by the client's next dial.
     async fn revoke(&self, record: &Retiring, path: &Path) -> Result<(), ManagerError> {
         if record.nkey.is_empty() {
@@ -414,16 +366,5 @@ impl Retiring {
         let unlisted = Self { channels: Vec::new(), ..self.clone() };
         let text = serde_json::to_string(if self.unlisted { &unlisted } else { self })?;
         Ok(files::replace(path, text.as_bytes(), Privacy::Secret)?)
-    }
-}
-
-fn reads_nothing() -> AclRow {
-    AclRow {
-        allow_subscribe: Vec::new(),
-        revision: 0,
-        updated_at: 0,
-        name: None,
-        activated: None,
-        retired: false,
     }
 }
