@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError, WatchEvent};
-use cotal_rules::LastValid;
-use cotal_wire::rows::{AclRow, PresenceRow};
+use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError, WatchEvent, revisions};
+use cotal_wire::rows::{AclRow, LastValid, PresenceRow};
 use cotal_wire::{Lifecycle, Principal, Space, names};
 
 /// One row as the broker holds it.
@@ -112,9 +111,8 @@ pub(crate) fn last_valid<T>(
     garbled: u64,
     parse: impl Fn(&[u8]) -> Option<T>,
 ) -> LastValid<(T, Bytes)> {
-    let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
     let parse = |value: &[u8], _| Some((parse(value)?, Bytes::copy_from_slice(value)));
-    LastValid::behind(garbled, entries, parse)
+    LastValid::behind(garbled, revisions(history), parse)
 }
 
 /// Who says that he is present, and when he last said so; other values are no presence.

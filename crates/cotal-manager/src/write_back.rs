@@ -7,9 +7,8 @@
 use std::time::Duration;
 
 use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError};
-use cotal_rules::LastValid;
 use cotal_wire::names::{self, DEFAULTS_KEY};
-use cotal_wire::rows::{AclRow, ChannelConfig};
+use cotal_wire::rows::{AclRow, ChannelConfig, LastValid};
 use cotal_wire::{Channel, Lifecycle};
 
 use crate::authority::{Authority, BrokerAddress, Office};

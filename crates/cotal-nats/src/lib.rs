@@ -39,7 +39,7 @@ pub use event::{ConnEvent, ConnState, Phase};
 pub use fence::Fence;
 pub use js::{ConsumerConfig, Get, PubAck, StoredMessage, StreamConfig};
 pub use json::to_json;
-pub use kv::{Bucket, Entry, EntryOperation, Key};
+pub use kv::{Bucket, Entry, EntryOperation, Key, revisions};
 pub use no_responder::retry_without_responder;
 pub use pull::{Delivery, Gather, Left, PullConsumer, PullError, PullOptions};
 pub use request::Subscription;

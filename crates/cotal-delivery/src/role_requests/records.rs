@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cotal_nats::{Bucket as Kv, Connection, NatsError, to_json};
-use cotal_rules::LastValid;
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, request_key};
-use cotal_wire::rows::RequestRow;
+use cotal_wire::rows::{LastValid, RequestRow};
 use tokio::sync::watch;
 
 use crate::lease::gate::Gate;
@@ -89,11 +88,10 @@ impl Records {
     /// other: a flood of garbage pushes valid rows out of the history, and memory has nothing from
     /// before this process.
     pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
-        let history = self.kv.history(&request_key(seq)).await?;
-        let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
-        let parse = |value: &[u8], _| RequestRow::parse(value, seq).ok();
+        let parse = |value: &[u8]| RequestRow::parse(value, seq).ok();
+        let stands = self.kv.last_valid(&request_key(seq), revision, parse).await?;
         let remembered = self.known().get(&seq).map(|known| (known.row.clone(), known.revision));
-        Ok(match LastValid::behind(revision, entries, parse).or_newer(remembered) {
+        Ok(match stands.or_newer(remembered) {
             LastValid::Row(row, _) => {
                 Found { record: Some(Record { row, revision }), garbage: None }
             }

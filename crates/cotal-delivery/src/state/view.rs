@@ -15,13 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent};
-use cotal_rules::LastValid;
+use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, revisions};
 use cotal_rules::directory::{Acl, Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::envelope::InboxEntry;
 use cotal_wire::names::{Bucket, member_key};
-use cotal_wire::rows::AclRow;
+use cotal_wire::rows::{AclRow, LastValid};
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -423,8 +422,7 @@ impl View {
             };
             (applied == Applied::Applied).then_some(())
         };
-        let history = entries.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
-        let stands = LastValid::behind(garbled, history, &mut give);
+        let stands = LastValid::behind(garbled, revisions(entries), &mut give);
         let kept = self.kept.row(feed.bucket(), key).filter(|(_, revision)| *revision < garbled);
         let newer = kept.as_ref().map(|(_, revision)| ((), *revision));
         if let (LastValid::Row((), revision), Some((value, kept))) = (stands.or_newer(newer), &kept)

@@ -1,10 +1,9 @@
 //! An ACL row changed by revision, also where the value that stands is garbled.
 
 use cotal_nats::{Bucket as Kv, NatsError, to_json};
-use cotal_rules::LastValid;
 use cotal_wire::Lifecycle;
 use cotal_wire::names::Bucket;
-use cotal_wire::rows::AclRow;
+use cotal_wire::rows::{AclRow, LastValid};
 
 use super::Agents;
 use crate::clock::unix_millis;
