@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Message, NatsError, Subscription};
+use cotal_nats::{NatsError, Subject, Subscription};
 use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
@@ -16,7 +16,7 @@ use cotal_wire::control::{
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
-use cotal_wire::{Lifecycle, Principal, Space};
+use cotal_wire::{Lifecycle, Principal};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -51,6 +51,18 @@ pub(crate) struct AdminApi {
     pub(crate) components: Arc<Components>,
 }
 
+/// A request that has been read, or why it is refused, and where the reply goes.
+struct Asked {
+    request: Result<Request, Reply>,
+    reply_to: Subject,
+}
+
+impl Asked {
+    fn is_inventory(&self) -> bool {
+        self.request.as_ref().is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
+    }
+}
+
 impl AdminApi {
     /// Answers until told to stop, then finishes the requests in progress.
     pub(crate) async fn run(
@@ -70,10 +82,12 @@ impl AdminApi {
                 Some(_) = working.join_next(), if working.len() > 1 => continue,
                 message = requests.next() => message?,
             };
-            if is_inventory(&message) {
+            let Some(call) = service.rail.call(message, DELIVERY_ADMIN) else { continue };
+            let asked = Asked { request: call.request(), reply_to: call.reply_to };
+            if asked.is_inventory() {
                 let service = Arc::clone(&service);
-                working.spawn(async move { service.answer(&message).await });
-            } else if queue.try_send(message).is_err() {
+                working.spawn(async move { service.answer(asked).await });
+            } else if queue.try_send(asked).is_err() {
                 warn!(space = %service.rail.space, "too many admin requests wait; dropped one");
             }
         }
@@ -82,23 +96,22 @@ impl AdminApi {
         Ok(())
     }
 
-    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Message>) {
-        while let Some(message) = queued.recv().await {
-            self.answer(&message).await;
+    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Asked>) {
+        while let Some(asked) = queued.recv().await {
+            self.answer(asked).await;
         }
     }
 
-    async fn answer(&self, message: &Message) {
-        let parse = |space: &Space, subject: &str| space.parse_ctl(DELIVERY_ADMIN, subject);
-        let Some(call) = self.rail.call(message, parse) else { return };
-        let reply = match self.rail.read(message, &call.caller) {
+    async fn answer(&self, asked: Asked) {
+        let Asked { request, reply_to } = asked;
+        let reply = match request.and_then(|request| self.rail.while_serving(request)) {
             Ok(request) if request.op == op::RELOAD_CREDS => {
-                return self.reload(call.reply_to, request).await;
+                return self.reload(&reply_to, request).await;
             }
             Ok(request) => self.perform(request).await,
             Err(refusal) => refusal,
         };
-        self.rail.send(call.reply_to, &reply).await;
+        self.rail.send(&reply_to, &reply).await;
     }
 
     /// Replies first and reconnects afterwards, because the reconnect drops the connection that
@@ -257,10 +270,4 @@ fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
 /// message says which.
 fn refused(error: &ScanError) -> Reply {
     Reply::refused(Code::Unavailable, error.to_string())
-}
-
-/// Whether a message asks for an inventory; everything else about it is checked when it is
-/// answered.
-fn is_inventory(message: &Message) -> bool {
-    Request::parse(&message.payload).is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
 }

@@ -3,20 +3,17 @@
 
 use std::sync::Arc;
 
-use cotal_nats::{Message, NatsError, Subscription};
+use cotal_wire::Principal;
 use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
 use cotal_wire::posts::{FindPostArgs, Missed, MissedArgs};
-use cotal_wire::{Principal, Space};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
 use crate::control::components::Components;
 use crate::control::find_post::find_post;
-use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
+use crate::control::rail::{Rail, Service, args, done, unknown};
 use crate::counters::Counters;
-use crate::loop_progress::LoopReporter;
 use crate::registry::RegistryError;
 
 /// Everything the service needs.
@@ -26,32 +23,11 @@ pub(crate) struct AgentApi {
     pub(crate) counters: Arc<Counters>,
 }
 
-impl AgentApi {
-    /// Answers until told to stop, then finishes the requests in progress. Each caller's requests
-    /// are processed in the order in which they arrived, so a leave after a join ends that join.
-    pub(crate) async fn run(
-        self,
-        requests: Subscription,
-        reporter: LoopReporter,
-        stop: CancellationToken,
-    ) -> Result<(), NatsError> {
-        let service = Arc::new(self);
-        let rail = service.rail.clone();
-        let caller = move |message: &Message| rail.call(message, caller_of).map(|call| call.caller);
-        let answer = move |message| {
-            let service = Arc::clone(&service);
-            async move { service.answer(&message).await }
-        };
-        serve_in_order(requests, reporter, &stop, caller, answer).await
-    }
+impl Service for AgentApi {
+    const NAME: &'static str = DELIVERY;
 
-    async fn answer(&self, message: &Message) {
-        let Some(call) = self.rail.call(message, caller_of) else { return };
-        let reply = match self.rail.read(message, &call.caller) {
-            Ok(request) => self.perform(&call.caller, request).await,
-            Err(refusal) => refusal,
-        };
-        self.rail.send(call.reply_to, &reply).await;
+    fn rail(&self) -> &Rail {
+        &self.rail
     }
 
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
@@ -94,7 +70,9 @@ impl AgentApi {
             other => unknown(other, DELIVERY),
         }
     }
+}
 
+impl AgentApi {
     async fn missed(&self, caller: &Principal, args: &MissedArgs) -> Result<Missed, RegistryError> {
         let member = self.components.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
         let mut episodes = self.counters.misses().owed(&member, &args.told);
@@ -124,10 +102,6 @@ impl AgentApi {
         let member = self.components.registry.live_lifecycle(caller).await?;
         Ok(self.components.requests.list(&member, after).await?)
     }
-}
-
-fn caller_of(space: &Space, subject: &str) -> Option<Principal> {
-    space.parse_ctl(DELIVERY, subject)
 }
 
 fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {

@@ -44,7 +44,8 @@ pub(crate) async fn spawn(
         components,
     };
     let (reporter, stop) = (context.reporter("the control rail"), context.stop.clone());
-    context.spawn("the control rail", rail::failed(agent_api.run(agents, reporter, stop)));
+    let agent_api = rail::serve_in_order(Arc::new(agent_api), agents, reporter, stop);
+    context.spawn("the control rail", rail::failed(agent_api));
     let (reporter, stop) = (context.reporter("the admin rail"), context.stop.clone());
     context.spawn("the admin rail", rail::failed(admin_api.run(admins, reporter, stop)));
     let (reporter, stop) = (context.reporter("the probes"), context.stop.clone());

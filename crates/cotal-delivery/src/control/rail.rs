@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cotal_nats::{Connection, Message, NatsError, Subscription, to_json};
+use cotal_nats::{Bytes, Connection, Message, NatsError, Subject, Subscription, to_json};
 use cotal_wire::accounts::Topology;
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
 use cotal_wire::names::{DELIVERY, is_forwarded_reply, is_own_reply};
@@ -41,10 +41,44 @@ pub(crate) struct Rail {
     moving: watch::Receiver<bool>,
 }
 
-/// A request of an authenticated caller, and where its reply goes.
-pub(crate) struct Call<'a> {
+/// A request of an authenticated caller: its subject is read, its body is not yet.
+pub(crate) struct Call {
     pub(crate) caller: Principal,
-    pub(crate) reply_to: &'a str,
+    pub(crate) reply_to: Subject,
+    body: Bytes,
+}
+
+impl Call {
+    /// Reads the body, or says why it is refused.
+    pub(crate) fn request(&self) -> Result<Request, Reply> {
+        let request = Request::parse(&self.body).map_err(|e| Reply::refused(Code::Invalid, e))?;
+        if request.from.id != self.caller.as_str() {
+            let caller = &self.caller;
+            let why = format!("the body names another sender than {caller}, who sent the request");
+            return Err(Reply::refused(Code::Denied, why));
+        }
+        Ok(request)
+    }
+}
+
+/// A control service: what it performs for an authenticated caller.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// Its name in subjects.
+    const NAME: &'static str;
+
+    fn rail(&self) -> &Rail;
+
+    fn perform(&self, caller: &Principal, request: Request) -> impl Future<Output = Reply> + Send;
+}
+
+/// Performs a call and replies.
+async fn answer<S: Service>(service: Arc<S>, call: Call) {
+    let rail = service.rail();
+    let reply = match call.request().and_then(|request| rail.while_serving(request)) {
+        Ok(request) => service.perform(&call.caller, request).await,
+        Err(refusal) => refusal,
+    };
+    rail.send(&call.reply_to, &reply).await;
 }
 
 impl Rail {
@@ -65,25 +99,32 @@ impl Rail {
         context.ask("cannot bind the control rails", bind).await
     }
 
-    /// The authenticated caller and its reply subject. Any other request is dropped without a
-    /// reply, because a reply could be aimed at somebody else.
-    pub(crate) fn call<'a>(
+    /// A request with its authenticated caller, whom `parse` reads from the subject. Any other
+    /// request is dropped without a reply, because a reply could be aimed at somebody else.
+    fn read(
         &self,
-        message: &'a Message,
+        message: Message,
         parse: impl Fn(&Space, &str) -> Option<Principal>,
-    ) -> Option<Call<'a>> {
+    ) -> Option<Call> {
         let subject = message.subject.as_str();
         let caller = parse(&self.space, subject).filter(Principal::has_real_owner);
-        let reply = message.reply.as_ref().map(|reply| reply.as_str());
-        match (caller, reply) {
-            (Some(caller), Some(reply_to)) if self.may_answer(subject, reply_to) => {
-                Some(Call { caller, reply_to })
+        match (caller, message.reply) {
+            (Some(caller), Some(reply_to)) if self.may_answer(subject, &reply_to) => {
+                Some(Call { caller, reply_to, body: message.payload })
             }
-            _ => {
-                debug!(space = %self.space, subject, reply, "dropped a request whose reply subject is not below its own");
+            (_, reply) => {
+                debug!(
+                    space = %self.space, subject, reply = reply.as_deref(),
+                    "dropped a request whose reply subject is not below its own"
+                );
                 None
             }
         }
+    }
+
+    /// A request to a service.
+    pub(crate) fn call(&self, message: Message, service: &str) -> Option<Call> {
+        self.read(message, |space, subject| space.parse_ctl(service, subject))
     }
 
     fn may_answer(&self, subject: &str, reply: &str) -> bool {
@@ -91,20 +132,13 @@ impl Rail {
         forwarded || is_own_reply(subject, reply)
     }
 
-    /// Parses a control request; returns the refusal if it is not acceptable.
-    pub(crate) fn read(&self, message: &Message, caller: &Principal) -> Result<Request, Reply> {
-        let request =
-            Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
-        if request.from.id != caller.as_str() {
-            let why = format!("the body names another sender than {caller}, who sent the request");
-            return Err(Reply::refused(Code::Denied, why));
-        }
+    /// The request, while the daemon serves; else why it is refused.
+    pub(crate) fn while_serving(&self, request: Request) -> Result<Request, Reply> {
         if self.gate.is_open() {
-            Ok(request)
-        } else {
-            let why = "the daemon does not serve at the moment; try again";
-            Err(Reply::refused(Code::NotReady, why))
+            return Ok(request);
         }
+        let why = "the daemon does not serve at the moment; try again";
+        Err(Reply::refused(Code::NotReady, why))
     }
 
     /// Sends a reply. If the broker would not accept it, sends a refusal with its size (ADM-2).
@@ -141,9 +175,9 @@ impl Rail {
                 probe = probes.next() => probe?,
             };
             let parse = |space: &Space, subject: &str| space.parse_live(DELIVERY, subject);
-            if let Some(call) = self.call(&probe, parse) {
+            if let Some(call) = self.read(probe, parse) {
                 let state = if self.gate.is_open() { Plane::Bound } else { Plane::Unbound };
-                self.send(call.reply_to, &PlaneReply { state }).await;
+                self.send(&call.reply_to, &PlaneReply { state }).await;
             }
         }
     }
@@ -157,11 +191,11 @@ pub(crate) async fn failed(
 }
 
 /// Answers requests until told to stop, then finishes the requests in progress.
-pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
+pub(crate) async fn serve<S: Service>(
+    service: Arc<S>,
     mut requests: Subscription,
     mut reporter: LoopReporter,
-    stop: &CancellationToken,
-    answer: impl Fn(Message) -> F,
+    stop: CancellationToken,
 ) -> Result<(), NatsError> {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let mut working = JoinSet::new();
@@ -171,12 +205,14 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
             () = reporter.answered() => {}
             Some(_) = working.join_next(), if !working.is_empty() => {}
             taken = next_with_room(&mut requests, &room) => {
-                let (request, permit) = taken?;
-                let answered = answer(request);
-                working.spawn(async move {
-                    answered.await;
-                    drop(permit);
-                });
+                let (message, permit) = taken?;
+                if let Some(call) = service.rail().call(message, S::NAME) {
+                    let answered = answer(Arc::clone(&service), call);
+                    working.spawn(async move {
+                        answered.await;
+                        drop(permit);
+                    });
+                }
             }
         }
     }
@@ -185,14 +221,13 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
 }
 
 /// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
-/// they arrived. So a caller takes only one of the [`AT_ONCE`] places, however many requests it has
-/// queued.
-pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
+/// they arrived: a leave after a join ends that join. So a caller takes only one of the [`AT_ONCE`]
+/// places, however many requests it has queued.
+pub(crate) async fn serve_in_order<S: Service>(
+    service: Arc<S>,
     mut requests: Subscription,
     mut reporter: LoopReporter,
-    stop: &CancellationToken,
-    caller: impl Fn(&Message) -> Option<Principal>,
-    answer: impl Fn(Message) -> F,
+    stop: CancellationToken,
 ) -> Result<(), NatsError> {
     let mut queues = FairQueue::default();
     let mut working = JoinSet::new();
@@ -200,9 +235,9 @@ pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
     let mut dropping = false;
     loop {
         while working.len() < AT_ONCE
-            && let Some((caller, request)) = queues.next()
+            && let Some((caller, call)) = queues.next()
         {
-            callers.insert(working.spawn(answer(request)).id(), caller);
+            callers.insert(working.spawn(answer(Arc::clone(&service), call)).id(), caller);
         }
         tokio::select! {
             () = stop.cancelled() => break,
@@ -214,11 +249,10 @@ pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
                 }
             }
             request = requests.next() => {
-                let request = request?;
-                if let Some(caller) = caller(&request) {
-                    let size = request.payload.len();
+                if let Some(call) = service.rail().call(request?, S::NAME) {
+                    let (caller, size) = (call.caller.clone(), call.body.len());
                     dropping &= !queues.is_empty();
-                    if queues.push(caller, request, size) > 0 && !dropping {
+                    if queues.push(caller, call, size) > 0 && !dropping {
                         dropping = true;
                         warn!("too many requests wait; dropping the newest of the caller with the most");
                     }
