@@ -33,7 +33,7 @@ pub use async_nats::{HeaderMap, HeaderName, HeaderValue, Message, StatusCode, Su
 pub use bytes::Bytes;
 
 pub use connection::{ConnectOptions, Connection, Proof, TlsMode, prove};
-pub use creds::{Claims, Creds, CredsError, CredsSource, NatsClaims, Replacements};
+pub use creds::{Creds, CredsError, CredsSource, Replacements};
 pub use error::{ApiError, ConnectError, Denial, NatsError, Operation};
 pub use event::{ConnEvent, ConnState, Phase};
 pub use fence::Fence;

@@ -8,12 +8,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cotal_nats::{Bytes, NatsError};
+use cotal_nats::NatsError;
 use cotal_rules::cadence::RETIREMENT_WAIT_MS;
 use cotal_wire::accounts::Account;
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::names::{Bucket, member_key};
-use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, ConnId, Lifecycle, Principal};
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::{Reservation, SecretStore as _, Segment};
@@ -21,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{AgentName, Agents, known_key, provisioning};
-use crate::clock::{unix_millis, unix_seconds};
+use crate::clock::unix_seconds;
 use crate::error::{Doing, ManagerError};
+use crate::rows::bucket;
 
 /// Longest list of channels in a record, in bytes: a file beyond a few MiB is not read back.
 const RECORDED: usize = 1024 * 1024;
@@ -130,7 +130,7 @@ impl Retirement<'_> {
                 Done::Deleted
             }
             Done::Deleted => {
-                agents.bury(lifecycle).await?;
+                agents.write_tombstone(lifecycle).await?;
                 provisioning::forget(agents, &lifecycle.principal)?;
                 files::remove(&self.path)?;
                 self.record.done = Done::Tombstoned;

@@ -248,9 +248,7 @@ impl Manager {
 
     async fn renew_own(&mut self) -> Result<Duration, ManagerError> {
         let claims = self.creds.claims();
-        let seconds = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let exp = Some(claims.exp).filter(|exp| *exp > 0).map(seconds);
-        let Some(half) = half_life(seconds(claims.iat), exp) else {
+        let Some(half) = half_life(claims.issued_at, claims.expires_at) else {
             return Ok(renew::LONGEST_PAUSE);
         };
         let left = half - unix_seconds();
