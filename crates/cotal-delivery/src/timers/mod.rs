@@ -16,7 +16,7 @@ use cotal_nats::{
     ConnectOptions, Connection, Delivery, NatsError, PullConsumer, PullError, PullOptions,
 };
 use cotal_rules::timers::{Refused, Request};
-use cotal_rules::waiting::retry_delay_ms;
+use cotal_rules::waiting::retry_delay;
 use cotal_wire::names::TIMER_WRITER;
 use cotal_wire::{Space, Timer};
 use futures_util::StreamExt as _;
@@ -196,8 +196,8 @@ impl TimerWriter {
                 Ok(_) => delivery.ack().await,
                 Err(_) if !self.gate.is_open() => Ok(()),
                 Err(_) => {
-                    let delay = retry_delay_ms(delivery.delivered).unsigned_abs();
-                    delivery.nak(Some(Duration::from_millis(delay))).await
+                    let delay = retry_delay(delivery.delivered);
+                    delivery.nak(Some(delay)).await
                 }
             };
             log_failure(space, "answer a timer request", answered);

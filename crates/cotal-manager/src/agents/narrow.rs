@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_rules::cadence::RETIREMENT_WAIT_MS;
+use cotal_rules::cadence::RETIREMENT_WAIT;
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::accounts::Account;
 use cotal_wire::control::op;
@@ -102,8 +102,7 @@ impl Agents {
         let mut asked = JoinSet::new();
         let mut again = tokio::time::interval(RECALL_RETRY_AFTER);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let wait = Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs());
-        let mut over = std::pin::pin!(tokio::time::sleep(wait));
+        let mut over = std::pin::pin!(tokio::time::sleep(RETIREMENT_WAIT));
         let (mut last, mut timed_out) = ("no request was answered".to_owned(), true);
         loop {
             let answer = tokio::select! {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cotal_nats::NatsError;
-use cotal_rules::cadence::RETIREMENT_WAIT_MS;
+use cotal_rules::cadence::RETIREMENT_WAIT;
 use cotal_wire::accounts::Account;
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::names::{Bucket, member_key};
@@ -305,7 +305,7 @@ impl Agents {
                 return Ok(kicked);
             }
             tokio::time::sleep(EVICTION_RETRY_AFTER).await;
-            if started.elapsed() >= Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs()) {
+            if started.elapsed() >= RETIREMENT_WAIT {
                 return Err(ManagerError::NotGone {
                     principal: principal.clone(),
                     remaining: eviction.remaining,
@@ -322,7 +322,7 @@ impl Agents {
         args: serde_json::Value,
         started: Instant,
     ) -> Result<serde_json::Value, ManagerError> {
-        self.rail().admin_within(op, args, started, RETIREMENT_WAIT_MS).await
+        self.rail().admin_within(op, args, started, RETIREMENT_WAIT).await
     }
 
     async fn delete_traces(

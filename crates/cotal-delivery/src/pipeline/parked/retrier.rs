@@ -51,8 +51,8 @@ struct Known {
 
 impl Known {
     fn new(row: DeadRow, revision: u64) -> Self {
-        let wait = waiting::due_in_ms(row.next_at, row.attempts, now_ms());
-        Self { row, revision, due: Instant::now() + Duration::from_millis(wait.unsigned_abs()) }
+        let wait = waiting::due_in(row.next_at, row.attempts, now_ms());
+        Self { row, revision, due: Instant::now() + wait }
     }
 }
 

@@ -67,7 +67,7 @@ impl Reader {
             return;
         }
         if self.kept.is_empty() {
-            let delay = Duration::from_millis(self.backoff.next_ms().unsigned_abs());
+            let delay = self.backoff.next_delay();
             self.try_again_at = Instant::now() + delay;
             error!(
                 space = %self.parts.space, %error, entries = entries.len(), ?delay,
@@ -184,9 +184,8 @@ impl Reader {
         let waits = read.waits(reason, now);
         let decided = self.parts.waiting.lock().on_wait(&read.member, waits, may_hold);
         match decided {
-            Wait::Retry { delay_ms } => {
+            Wait::Retry { delay } => {
                 self.parts.tracker.dealt_with(read.delivery.stream_seq);
-                let delay = Duration::from_millis(delay_ms.unsigned_abs());
                 let returned = read.delivery.nak(Some(delay)).await;
                 log_failure(&self.parts.space, "return an entry", returned);
             }
