@@ -22,9 +22,9 @@ use crate::notice::{NoTakes, Notice};
 use crate::sink::answered;
 
 /// Only bounds how long an idle pull keeps one future.
-const WAIT: Duration = Duration::from_secs(30);
+const PULL_WAIT: Duration = Duration::from_secs(30);
 /// Between attempts while takes cannot be recorded.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The credential has no role, so there are no requests to hold.
 #[derive(Debug, thiserror::Error)]
@@ -197,19 +197,19 @@ impl Holder {
                     answered(copy.nak(None).await);
                     self.unbind().await;
                     if again {
-                        tokio::time::sleep(RETRY).await;
+                        tokio::time::sleep(RETRY_AFTER).await;
                     }
                 }
                 Readiness::Forget => self.served(),
                 Readiness::Wait(why) => {
                     // Some time passes before a holder gets it again, or all would pass it round in
                     // a hot loop.
-                    answered(copy.nak(Some(RETRY)).await);
+                    answered(copy.nak(Some(RETRY_AFTER)).await);
                     self.waits(why).await;
                 }
                 Readiness::Again => {
                     self.copy = Some(copy);
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_AFTER).await;
                 }
                 Readiness::Stopped => return None,
             }
@@ -222,7 +222,7 @@ impl Holder {
             return true;
         }
         if let Some(bound) = &mut self.bound {
-            match bound.pull.next_one(WAIT).await {
+            match bound.pull.next_one(PULL_WAIT).await {
                 Ok(copy) => self.copy = copy,
                 Err(error) if error.is_fatal() => {
                     self.unbind().await;
@@ -232,7 +232,7 @@ impl Holder {
             }
         } else if !self.endpoint.connection().is_connected() {
             // The endpoint has told that already.
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         } else if let Err(why) = self.bind().await {
             self.waits(why).await;
         }
@@ -363,7 +363,7 @@ impl Holder {
             self.told = Some(why);
         }
         self.unbind().await;
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_AFTER).await;
     }
 
     fn served(&mut self) {

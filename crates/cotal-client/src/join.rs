@@ -76,7 +76,7 @@ impl fmt::Display for JoinState {
 
 /// The durable half of a leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Left {
+pub enum Departure {
     /// Nothing posted from now on is kept.
     Durable {
         /// The generation that was left.
@@ -96,19 +96,19 @@ pub struct LeaveState {
     /// Whether this endpoint was subscribed; it is not any more.
     pub was_live: bool,
     /// The durable half.
-    pub durable: Left,
+    pub durable: Departure,
 }
 
 impl fmt::Display for LeaveState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channel = &self.channel;
         match (&self.durable, self.was_live) {
-            (Left::Durable { generation }, _) => {
+            (Departure::Durable { generation }, _) => {
                 write!(f, "{channel}: left (generation {generation})")
             }
-            (Left::NotMember, true) => write!(f, "{channel}: left; it was joined live only"),
-            (Left::NotMember, false) => write!(f, "{channel}: was not joined"),
-            (Left::Standing(why), _) => {
+            (Departure::NotMember, true) => write!(f, "{channel}: left; it was joined live only"),
+            (Departure::NotMember, false) => write!(f, "{channel}: was not joined"),
+            (Departure::Standing(why), _) => {
                 write!(f, "{channel}: the durable membership still stands: {why}")
             }
         }
@@ -227,15 +227,15 @@ impl Endpoint {
         });
         let durable = match self.leave_durable(channel).await {
             Ok(left) => left,
-            Err(error) => Left::Standing(error.into()),
+            Err(error) => Departure::Standing(error.into()),
         };
         LeaveState { channel: channel.clone(), was_live, durable }
     }
 
-    async fn leave_durable(&self, channel: &Channel) -> Result<Left, ControlError> {
+    async fn leave_durable(&self, channel: &Channel) -> Result<Departure, ControlError> {
         let memberships = self.memberships().await?;
         let Some(item) = memberships.iter().find(|item| item.channel == *channel) else {
-            return Ok(Left::NotMember);
+            return Ok(Departure::NotMember);
         };
         let generation = item.generation;
         let args = LeaveArgs {
@@ -246,8 +246,8 @@ impl Endpoint {
         let left: LeftReply = self.control(op::DURABLE_LEAVE, &args).await?;
         self.sink().backed().remove(channel);
         Ok(match left.already_left {
-            Some(true) => Left::NotMember,
-            _ => Left::Durable { generation },
+            Some(true) => Departure::NotMember,
+            _ => Departure::Durable { generation },
         })
     }
 

@@ -122,7 +122,7 @@ pub use history::HistoryError;
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
 pub use incoming::{AckError, Event, Incoming};
-pub use join::{JoinState, LeaveState, Left, Live};
+pub use join::{Departure, JoinState, LeaveState, Live};
 pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
 pub use requests::{Cancel, RequestState};

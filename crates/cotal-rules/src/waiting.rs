@@ -143,6 +143,7 @@ impl Waiting {
             return Wait::GiveUp;
         }
         let next_at = now_ms.saturating_add(retry_delay_ms(entry.attempts));
+        let delay = retry_delay(entry.attempts);
         if !may_hold {
             self.release(owner, seq);
             return Wait::Park { next_at };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{ConnectOptions, Connection, CredsSource, Message, NatsError, TlsMode};
-use cotal_rules::eviction::{self, Census, PAGE, Page, Seen};
+use cotal_rules::eviction::{self, Census, PAGE, Page, SeenConnection};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::names::{SYS_PING, sys};
 use cotal_wire::{Principal, Role, Space};
@@ -34,9 +34,9 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked client may take to reconnect: a scan before that would not see it.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Between two scans that wait for kicked connections to leave.
-const RESCAN: Duration = Duration::from_millis(100);
+const RESCAN_EVERY: Duration = Duration::from_millis(100);
 /// Scans in a row, if connections opened or closed during one.
-const SCANS: usize = 3;
+const MAX_SCANS: usize = 3;
 /// Most connections that one census reads.
 const MAX_CONNECTIONS: usize = 1_000_000;
 
@@ -63,7 +63,7 @@ pub(crate) enum ScanError {
 
 /// The result of one scan.
 struct Scan {
-    seen: Vec<Seen>,
+    seen: Vec<SeenConnection>,
     /// Why the scan proves nobody gone; `None` if it does.
     incomplete: Option<String>,
 }
@@ -155,8 +155,8 @@ impl Scanner {
         let observer = self.open(&SecretKind::MembershipObserver, "observer credential").await?;
         let before = self.scan(&observer).await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
-        let is_target = |seen: &&Seen| is_of(seen, &wanted);
-        let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
+        let is_target = |seen: &&SeenConnection| is_of(seen, &wanted);
+        let targets: Vec<SeenConnection> = before.seen.iter().filter(is_target).cloned().collect();
         let kicked = match &kicker {
             Kicker::Own(evictor) => {
                 for target in &targets {
@@ -205,8 +205,8 @@ impl Scanner {
     async fn kick_by_host(
         &self,
         authority: &Arc<dyn KickAuthority>,
-        targets: &[Seen],
-    ) -> Result<Vec<Seen>, ScanError> {
+        targets: &[SeenConnection],
+    ) -> Result<Vec<SeenConnection>, ScanError> {
         let accounts = self.accounts.clone();
         let observer = self
             .signed(authority, "host census", move |by, space| by.observer(space, &accounts))
@@ -217,7 +217,7 @@ impl Scanner {
         if let Some(why) = listed.incomplete {
             return Err(ScanError::HostCensus(why));
         }
-        let listed: BTreeSet<Seen> = listed.seen.into_iter().collect();
+        let listed: BTreeSet<SeenConnection> = listed.seen.into_iter().collect();
         let mut kicked = Vec::new();
         for target in targets.iter().filter(|target| listed.contains(target)) {
             let server = target.server.clone();
@@ -363,13 +363,13 @@ impl Scanner {
             if proven || tokio::time::Instant::now() >= deadline {
                 return Ok(scan);
             }
-            tokio::time::sleep(RESCAN).await;
+            tokio::time::sleep(RESCAN_EVERY).await;
         }
     }
 
     /// The broker ignores a kick without a reply subject. The reply proves nothing, so nobody waits
     /// for it.
-    async fn kick(&self, evictor: &Connection, target: &Seen) {
+    async fn kick(&self, evictor: &Connection, target: &SeenConnection) {
         let body = json!({ "cid": target.cid }).to_string();
         let reply = format!("{}.kick", evictor.inbox_prefix());
         let subject = sys::kick(&target.server);
@@ -396,7 +396,7 @@ impl Scanner {
     async fn scan_one(&self, observer: &Connection, account: &str) -> Result<Scan, ScanError> {
         let broken = |source| ScanError::Broker { what: "observer credential", source };
         let mut scan = Scan { seen: Vec::new(), incomplete: Some("not scanned".to_owned()) };
-        for _ in 0..SCANS {
+        for _ in 0..MAX_SCANS {
             let census = self.census(observer, account, false, |_| {}).await.map_err(broken)?;
             match census.complete() {
                 Ok(seen) => return Ok(Scan { seen, incomplete: None }),
@@ -452,7 +452,7 @@ impl Scanner {
 
     fn page(&self, page: Connz) -> Page {
         let server = page.server.id;
-        let seen = |info: ConnInfo| Seen {
+        let seen = |info: ConnInfo| SeenConnection {
             server: server.clone(),
             cid: info.cid,
             principal: eviction::attribute(&info.tags, info.authorized_user.as_deref()),
@@ -467,11 +467,11 @@ impl Scanner {
     }
 }
 
-fn is_of(seen: &Seen, wanted: &BTreeSet<&Principal>) -> bool {
+fn is_of(seen: &SeenConnection, wanted: &BTreeSet<&Principal>) -> bool {
     seen.principal.as_ref().is_some_and(|principal| wanted.contains(principal))
 }
 
-fn count<'a>(seen: impl Iterator<Item = &'a Seen>, principal: &Principal) -> u64 {
+fn count<'a>(seen: impl Iterator<Item = &'a SeenConnection>, principal: &Principal) -> u64 {
     seen.filter(|seen| seen.principal.as_ref() == Some(principal)).count() as u64
 }
 

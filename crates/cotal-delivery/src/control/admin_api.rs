@@ -52,12 +52,12 @@ pub(crate) struct AdminApi {
 }
 
 /// A request that has been read, or why it is refused, and where the reply goes.
-struct Asked {
+struct AdminCall {
     request: Result<Request, Reply>,
     reply_to: Subject,
 }
 
-impl Asked {
+impl AdminCall {
     fn is_inventory(&self) -> bool {
         self.request.as_ref().is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
     }
@@ -83,7 +83,7 @@ impl AdminApi {
                 message = requests.next() => message?,
             };
             let Some(call) = service.rail.call(message, DELIVERY_ADMIN) else { continue };
-            let asked = Asked { request: call.request(), reply_to: call.reply_to };
+            let asked = AdminCall { request: call.request(), reply_to: call.reply_to };
             if asked.is_inventory() {
                 let service = Arc::clone(&service);
                 working.spawn(async move { service.answer(asked).await });
@@ -96,14 +96,14 @@ impl AdminApi {
         Ok(())
     }
 
-    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Asked>) {
+    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<AdminCall>) {
         while let Some(asked) = queued.recv().await {
             self.answer(asked).await;
         }
     }
 
-    async fn answer(&self, asked: Asked) {
-        let Asked { request, reply_to } = asked;
+    async fn answer(&self, asked: AdminCall) {
+        let AdminCall { request, reply_to } = asked;
         let reply = match request.and_then(|request| self.rail.while_serving(request)) {
             Ok(request) if request.op == op::RELOAD_CREDS => {
                 return self.reload(&reply_to, request).await;

@@ -28,7 +28,7 @@ use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 
 /// Requests of one service that are processed at once; further ones wait.
-const AT_ONCE: usize = 64;
+const CALLS_AT_ONCE: usize = 64;
 
 /// What a service needs to parse requests and answer them; cheap to clone.
 #[derive(Debug, Clone)]
@@ -197,7 +197,7 @@ pub(crate) async fn serve<S: Service>(
     mut reporter: LoopReporter,
     stop: CancellationToken,
 ) -> Result<(), NatsError> {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let room = Arc::new(Semaphore::new(CALLS_AT_ONCE));
     let mut working = JoinSet::new();
     loop {
         tokio::select! {
@@ -221,7 +221,7 @@ pub(crate) async fn serve<S: Service>(
 }
 
 /// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
-/// they arrived: a leave after a join ends that join. So a caller takes only one of the [`AT_ONCE`]
+/// they arrived: a leave after a join ends that join. So a caller takes only one of the [`CALLS_AT_ONCE`]
 /// places, however many requests it has queued.
 pub(crate) async fn serve_in_order<S: Service>(
     service: Arc<S>,
@@ -234,7 +234,7 @@ pub(crate) async fn serve_in_order<S: Service>(
     let mut callers = HashMap::new();
     let mut dropping = false;
     loop {
-        while working.len() < AT_ONCE
+        while working.len() < CALLS_AT_ONCE
             && let Some((caller, call)) = queues.next()
         {
             callers.insert(working.spawn(answer(Arc::clone(&service), call)).id(), caller);

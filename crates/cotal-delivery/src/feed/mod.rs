@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent, to_json};
-use cotal_rules::feed::{Change, Picture};
+use cotal_rules::feed::{Picture, RowChange};
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, FEED_KEY};
 use cotal_wire::rows::{FeedBeat, FeedRow};
@@ -183,10 +183,12 @@ fn rest_after(sweep: Duration) -> Duration {
     (sweep * 9).min(LONGEST_SWEEP_GAP)
 }
 
-async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
+async fn write(kv: &Kv, change: RowChange) -> Result<(), NatsError> {
     match change {
-        Change::Put(principal, row) => kv.put(principal.as_str(), to_json(&row)?).await.map(drop),
-        Change::Remove(key) => kv.purge(&key, None).await.map(drop),
+        RowChange::Put(principal, row) => {
+            kv.put(principal.as_str(), to_json(&row)?).await.map(drop)
+        }
+        RowChange::Remove(key) => kv.purge(&key, None).await.map(drop),
     }
 }
 

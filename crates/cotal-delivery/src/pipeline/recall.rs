@@ -26,9 +26,9 @@ use crate::state::acl_changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
 /// Between two attempts when the broker refuses or does not answer.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Copies of one member that are read, or deleted, at once.
-const AT_ONCE: usize = 64;
+const RECALLS_AT_ONCE: usize = 64;
 /// Recalls copies of one member; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Recaller {
@@ -91,7 +91,7 @@ impl Recall {
                     Some(member) => drop(open.insert(member)),
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY), if !open.is_empty() => {}
+                () = tokio::time::sleep(RETRY_AFTER), if !open.is_empty() => {}
             }
         }
     }
@@ -125,7 +125,7 @@ impl Recaller {
 
     /// Deletes the forbidden copies up to `last`; returns their sequences. The broker only finds
     /// the next copy after a given sequence. So each copy found splits the rest of its range in
-    /// two, as long as fewer than [`AT_ONCE`] ranges are open, and the ranges are searched at the
+    /// two, as long as fewer than [`RECALLS_AT_ONCE`] ranges are open, and the ranges are searched at the
     /// same time.
     async fn sweep(
         &self,
@@ -138,7 +138,7 @@ impl Recaller {
         let mut discard_scan = FuturesUnordered::new();
         let mut taken = Vec::new();
         loop {
-            while discard_scan.len() < AT_ONCE
+            while discard_scan.len() < RECALLS_AT_ONCE
                 && let Some((from, to)) = ranges.pop()
             {
                 if from <= to {
@@ -146,13 +146,13 @@ impl Recaller {
                 }
             }
             let Some(look) = discard_scan.next().await else { return Ok(taken) };
-            let Some(Found { seq, taken: gone, to }) = look? else { continue };
+            let Some(FoundCopy { seq, taken: gone, to }) = look? else { continue };
             if gone {
                 taken.push(seq);
                 self.overflow.recalled(member, u64::from(seq > position.delivered));
             }
             let rest = seq + 1;
-            if ranges.len() + discard_scan.len() + 1 < AT_ONCE && rest < to {
+            if ranges.len() + discard_scan.len() + 1 < RECALLS_AT_ONCE && rest < to {
                 let middle = rest + (to - rest) / 2;
                 ranges.extend([(middle + 1, to), (rest, middle)]);
             } else {
@@ -168,13 +168,13 @@ impl Recaller {
         subject: &str,
         from: u64,
         to: u64,
-    ) -> Result<Option<Found>, NatsError> {
+    ) -> Result<Option<FoundCopy>, NatsError> {
         let stream = self.space.dlv_stream();
         let get = Get::NextBySubject { seq: from, subject };
         let copy = retry_without_responder(|| self.connection.get_message(&stream, get)).await?;
         let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
         if self.may_keep(member, &copy.payload) {
-            return Ok(Some(Found { seq: copy.seq, taken: false, to }));
+            return Ok(Some(FoundCopy { seq: copy.seq, taken: false, to }));
         }
         let deleted = retry_without_responder(|| async {
             self.gate.clone().open().await;
@@ -191,7 +191,7 @@ impl Recaller {
                 true
             }
         };
-        Ok(Some(Found { seq: copy.seq, taken, to }))
+        Ok(Some(FoundCopy { seq: copy.seq, taken, to }))
     }
 
     /// The member's consumer; `None` if a retirement has deleted it.
@@ -216,7 +216,7 @@ impl Recaller {
 }
 
 /// A copy that was found in a range that ends at `to`.
-struct Found {
+struct FoundCopy {
     seq: u64,
     /// Whether this search deleted it.
     taken: bool,

@@ -18,7 +18,7 @@ use super::{Registry, RegistryError};
 use crate::state::view::Feed;
 
 /// Rows that one membership writes: opened, activated and closed.
-const ROWS: usize = 3;
+const ROWS_PER_MEMBERSHIP: usize = 3;
 /// How long a rejoin waits for posts of earlier memberships; clients wait for 20 s.
 const REJOIN_WAIT: Duration = Duration::from_secs(10);
 /// The broker sends no event when a consumer makes progress, so it is asked this often.
@@ -35,7 +35,7 @@ impl Registry {
         member: &Lifecycle,
     ) -> Result<(), RegistryError> {
         let history = self.view.kv(Feed::Members).history(key).await?;
-        let pushed_out = history.len().saturating_sub(usize::from(HISTORY) - ROWS);
+        let pushed_out = history.len().saturating_sub(usize::from(HISTORY) - ROWS_PER_MEMBERSHIP);
         let closed = history[..pushed_out].iter().filter_map(|entry| {
             let row = MemberRow::parse(entry.live()?, channel, member).ok()?;
             row.leave_cursor.filter(|left| *left > row.join_cursor)

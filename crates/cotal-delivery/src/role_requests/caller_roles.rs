@@ -20,9 +20,9 @@ use crate::census::Scanner;
 /// role.
 const ROLE_REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Callers of the wrong role cause a new census at most this often.
-const RESCAN: Duration = Duration::from_secs(5);
+const RESCAN_AFTER: Duration = Duration::from_secs(5);
 /// How long after a failed census the next one is tried.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known of a caller's role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +55,13 @@ impl Census {
         let roles = self.roles.as_ref();
         let held = roles.map(|roles| roles.get(caller));
         let (answer, good_for) = match held {
-            None => (Held::Untold, RETRY),
+            None => (Held::Untold, RETRY_AFTER),
             Some(Some(held)) if held.contains(wanted) => {
                 (Held::Role(wanted.clone()), ROLE_REMEMBERED_FOR)
             }
-            Some(Some(held)) => (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN),
+            Some(Some(held)) => {
+                (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN_AFTER)
+            }
             Some(None) => (Held::Unseen, Duration::ZERO),
         };
         (self.began >= asked || self.began.elapsed() < good_for).then_some(answer)

@@ -30,7 +30,7 @@ pub(super) struct Records {
 
 /// The record that is in force under a key.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct StoredRecord {
     /// The record in force, with the revision that a change must name.
     pub(super) record: Option<Record>,
     /// If there is no record: the revision of the garbage that a new one must replace.
@@ -65,20 +65,20 @@ impl Records {
     }
 
     /// The record, read from the leader.
-    pub(super) async fn read(&self, seq: u64) -> Result<Found, NatsError> {
+    pub(super) async fn read(&self, seq: u64) -> Result<StoredRecord, NatsError> {
         let Some(entry) = self.kv.get(&request_key(seq)).await? else {
             self.known().remove(&seq);
-            return Ok(Found::default());
+            return Ok(StoredRecord::default());
         };
         let Some(value) = entry.live() else {
             self.forget(seq, entry.revision);
-            return Ok(Found::default());
+            return Ok(StoredRecord::default());
         };
         match RequestRow::parse(value, seq) {
             Ok(row) => {
                 let record = Record { row, revision: entry.revision };
                 self.note(record.clone());
-                Ok(Found { record: Some(record), garbage: None })
+                Ok(StoredRecord { record: Some(record), garbage: None })
             }
             Err(_) => self.standing(seq, entry.revision).await,
         }
@@ -87,16 +87,20 @@ impl Records {
     /// The record in force before the garbage at `revision`. History and memory complete each
     /// other: a flood of garbage pushes valid rows out of the history, and memory has nothing from
     /// before this process.
-    pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
+    pub(super) async fn standing(
+        &self,
+        seq: u64,
+        revision: u64,
+    ) -> Result<StoredRecord, NatsError> {
         let parse = |value: &[u8]| RequestRow::parse(value, seq).ok();
         let stands = self.kv.last_valid(&request_key(seq), revision, parse).await?;
         let remembered = self.known().get(&seq).map(|known| (known.row.clone(), known.revision));
         Ok(match stands.or_newer(remembered) {
             LastValid::Row(row, _) => {
-                Found { record: Some(Record { row, revision }), garbage: None }
+                StoredRecord { record: Some(Record { row, revision }), garbage: None }
             }
             LastValid::Deleted(_) | LastValid::Unknown => {
-                Found { record: None, garbage: Some(revision) }
+                StoredRecord { record: None, garbage: Some(revision) }
             }
         })
     }
@@ -166,7 +170,7 @@ impl Records {
     }
 }
 
-impl Found {
+impl StoredRecord {
     pub(super) fn garbage(&self) -> Option<u64> {
         self.garbage
     }

@@ -11,7 +11,7 @@ use cotal_wire::names::ANYCAST_TAKE;
 use tracing::{debug, info};
 
 use super::caller_roles::Held;
-use super::{ROUNDS, RequestKeeper, too_busy};
+use super::{RequestKeeper, WRITE_ATTEMPTS, too_busy};
 use crate::control::rail::{Rail, Service, args, done, unknown};
 use crate::registry::RegistryError;
 
@@ -75,7 +75,7 @@ impl RequestKeeper {
     ) -> Result<Option<TakeRefusal>, RegistryError> {
         let TakeArgs { seq, stream_created, delivery } = args;
         let _turn = self.turn(*seq).await;
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let looked = self.look(*seq).await?;
             let role = match &looked.request {
                 Some(request) => match self.roles.of(holder, &request.role).await {

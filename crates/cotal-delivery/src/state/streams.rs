@@ -35,7 +35,7 @@ const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bu
 #[derive(Debug)]
 pub(crate) struct Streams {
     connection: Connection,
-    known: Vec<Known>,
+    known: Vec<KnownStream>,
     members: String,
     view: Arc<View>,
     gate: Gate,
@@ -43,13 +43,13 @@ pub(crate) struct Streams {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownStream {
     stream: String,
     created: String,
     last: u64,
 }
 
-impl Known {
+impl KnownStream {
     fn compare(&mut self, info: &StreamInfo) -> Result<(), StreamError> {
         let stream = || self.stream.clone();
         if info.created != self.created {
@@ -73,7 +73,7 @@ pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError>
     let known = names(space).into_iter().map(|stream| async move {
         let info = connection.stream_info(&stream).await?;
         let (created, last) = (info.created, info.state.last_seq);
-        Ok::<_, NatsError>(Known { stream, created, last })
+        Ok::<_, NatsError>(KnownStream { stream, created, last })
     });
     let known = try_join_all(known).await?;
     Ok(Streams {

@@ -128,7 +128,7 @@ pub(crate) struct View {
     changes: Changes,
     state: RwLock<State>,
     feeds: [Followed; 4],
-    awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
+    awaited: Mutex<HashMap<String, Vec<oneshot::Sender<RowSeen>>>>,
     /// Counts changes of member rows, and of leaves in progress.
     members_changed: watch::Sender<u64>,
     /// Rows that garbage must not push out.
@@ -148,7 +148,7 @@ struct State {
 
 /// The moment when a member row became visible to planning.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct RowSeen {
     /// The row's revision.
     pub(crate) revision: u64,
     /// The highest post planned without it; every later one is planned with it.
@@ -381,7 +381,7 @@ impl View {
         };
         if feed == Feed::Members {
             let routed = state.routed.load(Ordering::SeqCst);
-            self.notify(key, Seen { revision, routed });
+            self.notify(key, RowSeen { revision, routed });
             drop(state);
             self.members_changed.send_modify(|changes| *changes += 1);
         }
@@ -528,14 +528,14 @@ impl View {
 
     /// Announces that the caller is about to write the member row `key`. The receiver tells when
     /// planning began to see the row.
-    pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<Seen> {
+    pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<RowSeen> {
         let (sender, receiver) = oneshot::channel();
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         awaited.entry(key.to_owned()).or_default().push(sender);
         receiver
     }
 
-    fn notify(&self, key: &str, seen: Seen) {
+    fn notify(&self, key: &str, seen: RowSeen) {
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         for sender in awaited.remove(key).into_iter().flatten() {
             // The registry may have given up the join; then nobody listens.

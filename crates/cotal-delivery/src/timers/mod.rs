@@ -28,7 +28,7 @@ use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::sidecar::{Health, Sidecar, contained};
-use arm::Outcome;
+use arm::ArmOutcome;
 
 /// Requests pulled ahead: few enough to be processed within the consumer's ack wait.
 const PULL_REQUESTS: usize = 256;
@@ -152,10 +152,10 @@ impl TimerWriter {
         batch: Vec<Delivery>,
         stop: &CancellationToken,
     ) {
-        let mut timers: HashMap<Timer, Asked> = HashMap::new();
+        let mut timers: HashMap<Timer, TimerBatch> = HashMap::new();
         for delivery in batch {
             match self.read(&delivery) {
-                Ok(request) => Asked::add(&mut timers, request, delivery),
+                Ok(request) => TimerBatch::add(&mut timers, request, delivery),
                 Err(why) => self.refuse(delivery, &why).await,
             }
         }
@@ -177,13 +177,18 @@ impl TimerWriter {
         log_failure(space, "terminate a timer request", delivery.term().await);
     }
 
-    async fn settle_one(&self, connection: &Connection, asked: Asked, stop: &CancellationToken) {
-        let Asked { request, deliveries } = asked;
+    async fn settle_one(
+        &self,
+        connection: &Connection,
+        asked: TimerBatch,
+        stop: &CancellationToken,
+    ) {
+        let TimerBatch { request, deliveries } = asked;
         let (space, timer) = (&self.space, &request.timer);
         let generation = request.body.generation;
         let armed = arm::arm(space, connection, &self.gate, &request, stop).await;
         match &armed {
-            Ok(Outcome::Armed) => add(&self.counters.armed_timers, 1),
+            Ok(ArmOutcome::Armed) => add(&self.counters.armed_timers, 1),
             Ok(outcome) => {
                 debug!(%space, %timer, generation, ?outcome, "a timer request needs no new schedule")
             }
@@ -206,14 +211,14 @@ impl TimerWriter {
 }
 
 /// The requests of a batch for one timer.
-struct Asked {
+struct TimerBatch {
     /// The newest request.
     request: Request,
     /// The deliveries of the newest request and of those that it supersedes.
     deliveries: Vec<Delivery>,
 }
 
-impl Asked {
+impl TimerBatch {
     fn add(timers: &mut HashMap<Timer, Self>, request: Request, delivery: Delivery) {
         match timers.get_mut(&request.timer) {
             None => {

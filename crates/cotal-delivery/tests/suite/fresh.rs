@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cotal_delivery::Lane;
 use cotal_nats::{PullConsumer, PullOptions};
 use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, logged};
 use cotal_wire::Channel;

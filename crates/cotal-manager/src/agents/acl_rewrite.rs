@@ -11,7 +11,7 @@ use crate::error::{Doing, ManagerError};
 use crate::rows::{bucket, last_valid_acl};
 
 /// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
-const ROUNDS: usize = 8;
+const WRITE_ATTEMPTS: usize = 8;
 
 /// What stands under one ACL key, with the revision that a write must replace.
 enum AclFound {
@@ -62,7 +62,7 @@ impl Agents {
         let key = lifecycle.dotted();
         let principal = &lifecycle.principal;
         let doing = || format!("change the ACL row of {principal}");
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let standing = standing_acl(&acl, &key).await.doing(doing)?;
             let (mut row, revision) = match standing {
                 AclFound::Row(row, revision) => (row, revision),

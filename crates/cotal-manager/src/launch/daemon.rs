@@ -247,7 +247,8 @@ pub async fn stop_daemon(
     Ok(Stop::new(stopped, cleaned.map(drop)))
 }
 
-/// Takes the right to start or stop the daemon of a space; without `within` it waits for its turn. The kernel tells nobody that a file lock is free, so this looks again and again.
+/// Takes the right to start or stop the daemon of a space; without `within` it waits for its turn.
+/// The kernel tells nobody that a file lock is free, so this looks again and again.
 async fn reserve(
     root: &Root,
     space: &Space,

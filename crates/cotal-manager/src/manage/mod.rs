@@ -38,7 +38,7 @@ use self::family::Family;
 use self::lease::Keeper;
 use self::renew::{Renewer, same_store};
 
-pub use renew::{Outcome, Renewal, Renewals};
+pub use renew::{Renewal, RenewalOutcome, Renewals};
 
 /// How long the broker may be away before the manager ends; `up` starts both again.
 const BROKER_GONE: Duration = Duration::from_secs(60);

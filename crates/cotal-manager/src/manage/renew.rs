@@ -37,7 +37,7 @@ pub(crate) const OWNED: [SecretKind; 2] = [SecretKind::Delivery, SecretKind::Mem
 /// What became of a credential that was offered to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "reason", rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum RenewalOutcome {
     /// The broker accepted it on a proof connection, and the daemon holds it.
     Adopted,
     /// The component does not run, for this reason.
@@ -57,7 +57,7 @@ pub struct Renewal {
     /// When, Unix milliseconds.
     pub at: i64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: RenewalOutcome,
 }
 
 /// The last offer of each component's credential, by the credential's name.
@@ -86,7 +86,7 @@ impl Renewals {
     pub fn is_settled(&self, kind: &SecretKind, creds: &Creds) -> bool {
         self.of(kind).is_some_and(|renewal| {
             renewal.fingerprint == creds.fingerprint()
-                && matches!(renewal.outcome, Outcome::Adopted | Outcome::Skipped(_))
+                && matches!(renewal.outcome, RenewalOutcome::Adopted | RenewalOutcome::Skipped(_))
         })
     }
 }
@@ -199,7 +199,9 @@ impl Renewer {
     ) -> Result<(), ManagerError> {
         let outcome = match answers {
             true => self.reload(held).await,
-            false => Err(Outcome::Unanswered("no daemon answers on ctl.delivery-admin".into())),
+            false => {
+                Err(RenewalOutcome::Unanswered("no daemon answers on ctl.delivery-admin".into()))
+            }
         };
         for (kind, creds) in held {
             let outcome = match &outcome {
@@ -213,7 +215,9 @@ impl Renewer {
             }
             let (space, name) = (self.space(), kind.name());
             match &outcome {
-                Outcome::Adopted => info!(%space, name, fingerprint, "the credential is adopted"),
+                RenewalOutcome::Adopted => {
+                    info!(%space, name, fingerprint, "the credential is adopted")
+                }
                 other => info!(%space, name, fingerprint, outcome = ?other, "not adopted"),
             }
             renewals.0.insert(name, Renewal { fingerprint, at: unix_millis(), outcome });
@@ -223,7 +227,7 @@ impl Renewer {
         Ok(files::replace(&path, text.as_bytes(), Privacy::Secret)?)
     }
 
-    async fn reload(&self, held: &[(SecretKind, Creds)]) -> Result<Reloaded, Outcome> {
+    async fn reload(&self, held: &[(SecretKind, Creds)]) -> Result<Reloaded, RenewalOutcome> {
         let of = |wanted: &SecretKind| {
             held.iter().find(|(kind, _)| kind == wanted).map(|(_, creds)| creds.fingerprint())
         };
@@ -233,10 +237,11 @@ impl Renewer {
         };
         let args = json!(ReloadArgs { expected: Some(expected) });
         match self.rail.admin(op::RELOAD_CREDS, args).await {
-            Ok(data) => serde_json::from_value(data)
-                .map_err(|e| Outcome::Refused(format!("the daemon's answer does not read: {e}"))),
-            Err(ManagerError::Refused { reason, .. }) => Err(Outcome::Refused(reason)),
-            Err(error) => Err(Outcome::Unanswered(error.to_string())),
+            Ok(data) => serde_json::from_value(data).map_err(|e| {
+                RenewalOutcome::Refused(format!("the daemon's answer does not read: {e}"))
+            }),
+            Err(ManagerError::Refused { reason, .. }) => Err(RenewalOutcome::Refused(reason)),
+            Err(error) => Err(RenewalOutcome::Unanswered(error.to_string())),
         }
     }
 }
@@ -259,18 +264,18 @@ pub(super) fn same_store(
 }
 
 /// An adoption counts only when it names the credential that was offered.
-fn judge(kind: &SecretKind, creds: &Creds, reloaded: &Reloaded) -> Outcome {
+fn judge(kind: &SecretKind, creds: &Creds, reloaded: &Reloaded) -> RenewalOutcome {
     let adoption = match kind {
         SecretKind::MembershipRw => &reloaded.membership,
         _ => &reloaded.delivery,
     };
     match adoption {
         Adoption::BrokerAccepted(accepted) if accepted.fingerprint == creds.fingerprint() => {
-            Outcome::Adopted
+            RenewalOutcome::Adopted
         }
-        Adoption::BrokerAccepted(_) => {
-            Outcome::Refused("the daemon adopted another credential than the one offered".into())
-        }
-        Adoption::Skipped(why) => Outcome::Skipped(why.clone()),
+        Adoption::BrokerAccepted(_) => RenewalOutcome::Refused(
+            "the daemon adopted another credential than the one offered".into(),
+        ),
+        Adoption::Skipped(why) => RenewalOutcome::Skipped(why.clone()),
     }
 }

@@ -210,7 +210,7 @@ async fn adm_4_a_broker_that_is_away_before_the_request_is_sent_is_waited_for() 
     proxy.cut();
     state.wait_for(|state| !state.is_connected()).await.unwrap();
     let rail = Rail::new(&connection, mesh.space(), &own);
-    let asked = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), 15_000);
+    let asked = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), Duration::from_secs(15));
     tokio::pin!(asked);
     let early = tokio::time::timeout(Duration::from_millis(500), &mut asked).await;
     assert!(early.is_err(), "it gave up: {early:?}");

@@ -39,6 +39,7 @@ impl<T> LastValid<T> {
     }
 
     /// The same of what a row is turned into.
+    #[must_use]
     pub fn map<U>(self, turn: impl FnOnce(T) -> U) -> LastValid<U> {
         match self {
             Self::Row(row, revision) => LastValid::Row(turn(row), revision),

@@ -134,7 +134,7 @@ enum Event {
     Checked(Vec<Routable>),
     TryAgain,
     ExtendDue,
-    LostPosts(lost_posts::Found),
+    LostPosts(lost_posts::LostPost),
     Pulled(Pulled),
 }
 

@@ -20,7 +20,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
 /// Refused posts whose senders are still to be told.
-const REPORTS: usize = 256;
+const MAX_QUEUED_REPORTS: usize = 256;
 
 /// A post that can never be delivered.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct RefusalNotices {
 
 /// Starts the task; returns the writer's side.
 pub(crate) fn spawn(context: &LaneContext) -> RefusalReports {
-    let (sender, reports) = mpsc::channel(REPORTS);
+    let (sender, reports) = mpsc::channel(MAX_QUEUED_REPORTS);
     let notices = RefusalNotices {
         space: context.space.clone(),
         connection: context.connection.clone(),

@@ -42,14 +42,14 @@ fn again_after_end(row: &DeadRow) -> u64 {
 
 /// A parked row as last seen.
 #[derive(Debug, Clone)]
-struct Known {
+struct ParkedEntry {
     row: DeadRow,
     revision: u64,
     /// When it is retried, by a clock that nobody sets.
     due: Instant,
 }
 
-impl Known {
+impl ParkedEntry {
     fn new(row: DeadRow, revision: u64) -> Self {
         let wait = waiting::due_in(row.next_at, row.attempts, now_ms());
         Self { row, revision, due: Instant::now() + wait }
@@ -77,7 +77,7 @@ pub(crate) struct Retrier {
 /// row that garbage replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    parked: BTreeMap<u64, Known>,
+    parked: BTreeMap<u64, ParkedEntry>,
     given_up: BTreeMap<u64, DeadRow>,
     garbage: BTreeMap<u64, Garbage>,
 }
@@ -181,7 +181,7 @@ impl Retrier {
     fn know(&mut self, row: DeadRow, revision: u64) {
         match row.state {
             DeadState::Parked => {
-                drop(self.rows.parked.insert(row.seq, Known::new(row, revision)));
+                drop(self.rows.parked.insert(row.seq, ParkedEntry::new(row, revision)));
             }
             DeadState::GivenUp => drop(self.rows.given_up.insert(row.seq, row)),
         }
@@ -241,7 +241,7 @@ impl Retrier {
     async fn retry_due(&mut self) {
         let now = Instant::now();
         let due = self.rows.parked.values().filter(|known| known.due <= now);
-        let due: Vec<Known> = due.cloned().collect();
+        let due: Vec<ParkedEntry> = due.cloned().collect();
         if due.is_empty() {
             return;
         }
@@ -261,7 +261,7 @@ impl Retrier {
         }
     }
 
-    async fn retry(&mut self, known: Known) -> Result<(), NatsError> {
+    async fn retry(&mut self, known: ParkedEntry) -> Result<(), NatsError> {
         let seq = known.row.seq;
         let stored = self.connection.get_message(&self.space.inbox_stream(), Get::Seq(seq)).await?;
         let Some(stored) = stored.filter(|m| self.is_of(m, &known.row)) else {
@@ -322,7 +322,7 @@ impl Retrier {
     }
 
     /// Retries it soon, without a write to the broker.
-    fn put_off(&mut self, mut known: Known) {
+    fn put_off(&mut self, mut known: ParkedEntry) {
         known.due = Instant::now() + LEAVE_RETRY_AFTER;
         self.rows.parked.insert(known.row.seq, known);
     }
@@ -351,7 +351,7 @@ impl Retrier {
         sent.await.map(drop)
     }
 
-    async fn close(&mut self, known: Known) -> Result<(), NatsError> {
+    async fn close(&mut self, known: ParkedEntry) -> Result<(), NatsError> {
         if !self.gate.is_open() {
             return Ok(());
         }
@@ -364,7 +364,7 @@ impl Retrier {
     /// entry was to be deleted, an unanswered delete has removed it, and that is no miss.) The loss
     /// is logged once per member and episode; the episode ends when one of the member's parked
     /// entries is delivered.
-    async fn lost(&mut self, known: Known) -> Result<(), NatsError> {
+    async fn lost(&mut self, known: ParkedEntry) -> Result<(), NatsError> {
         let row = &known.row;
         if waiting::is_removed(row.reason) {
             add(&self.counters.denied, 1);
@@ -385,11 +385,11 @@ impl Retrier {
         Ok(())
     }
 
-    async fn again(&mut self, known: Known, reason: DeadReason) -> Result<(), NatsError> {
+    async fn again(&mut self, known: ParkedEntry, reason: DeadReason) -> Result<(), NatsError> {
         if !self.gate.is_open() {
             return Ok(());
         }
-        let Known { mut row, revision, .. } = known;
+        let ParkedEntry { mut row, revision, .. } = known;
         let again = waiting::parked_again(row.reason, row.attempts, reason, now_ms());
         row.reason = reason;
         match again {

@@ -37,7 +37,7 @@ async fn write_tombstone(god: &God, member: &Lifecycle) {
 /// paused reader.
 async fn retired_with_an_entry() -> (Mesh, Proxy, Lane, God, Peer) {
     let mesh = Mesh::start().await;
-    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
     let mut options = mesh.lane_options();
     options.server = proxy.url();
     let lane = mesh.serve(options).await;
