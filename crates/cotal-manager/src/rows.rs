@@ -93,8 +93,8 @@ impl AclRows {
     }
 }
 
-/// What stands behind the garbage at revision `garbled` of an ACL row: its tombstone, which is final
-/// whatever came after it, or else the last valid row.
+/// What stands behind the garbage at revision `garbled` of an ACL row: its tombstone, which is
+/// final whatever came after it, or else the last valid row.
 pub(crate) fn last_valid_acl(history: &[Entry], garbled: u64) -> LastValid<(AclRow, Bytes)> {
     let parse = |value: &[u8]| AclRow::parse(value).ok();
     let values = history.iter().filter_map(|it| Some((it.live()?, it.revision)));

@@ -57,7 +57,7 @@ fn retry_delay_ms(attempt: u64) -> i64 {
     i64::try_from(retry_delay(attempt).as_millis()).unwrap_or(i64::MAX)
 }
 
-/// How long a parked entry that is due at `next_at` still waits. The row's time is that of the clock
+/// How long a parked entry that is due at `next_at` still waits. The row's time is of the clock
 /// when it was written; if the clock was set back since, the entry must not wait longer than the
 /// delay it was given.
 #[must_use]

@@ -221,8 +221,8 @@ pub(crate) async fn serve<S: Service>(
 }
 
 /// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
-/// they arrived: a leave after a join ends that join. So a caller takes only one of the [`CALLS_AT_ONCE`]
-/// places, however many requests it has queued.
+/// they arrived: a leave after a join ends that join. So a caller takes only one of the
+/// [`CALLS_AT_ONCE`] places, however many requests it has queued.
 pub(crate) async fn serve_in_order<S: Service>(
     service: Arc<S>,
     mut requests: Subscription,

@@ -125,8 +125,8 @@ impl Recaller {
 
     /// Deletes the forbidden copies up to `last`; returns their sequences. The broker only finds
     /// the next copy after a given sequence. So each copy found splits the rest of its range in
-    /// two, as long as fewer than [`RECALLS_AT_ONCE`] ranges are open, and the ranges are searched at the
-    /// same time.
+    /// two, as long as fewer than [`RECALLS_AT_ONCE`] ranges are open, and the ranges are searched
+    /// at the same time.
     async fn sweep(
         &self,
         member: &Lifecycle,
