@@ -1,6 +1,7 @@
-//! Which file of a crate imports which, and the circles among them.
+//! Which file of a crate imports which: the circles among them, and who names a component.
 //!
-//! Files that import each other can only be read together, so a circle is refused. An arrow is a
+//! Files that import each other can only be read together, so a circle is refused. A component that
+//! many files name cannot be changed alone, so two at most may. An arrow is a
 //! path in product code that leads into another file of the same crate. A re-export draws none: a
 //! path that goes through it leads to the file that defines the name.
 
@@ -30,6 +31,10 @@ struct Source {
     paths: Vec<Vec<String>>,
     /// Names that it hands on, each with the path that it stands for.
     exports: BTreeMap<String, Vec<String>>,
+    types: BTreeSet<String>,
+    idents: BTreeSet<String>,
+    /// What its function `spawn` gives back; none when it has no such function.
+    spawned: Option<BTreeSet<String>>,
 }
 
 impl Crate {
@@ -119,6 +124,33 @@ impl Crate {
         reasons
     }
 
+    /// Each component with the files outside its room that name it. A component is what a function
+    /// `spawn` starts: it is named by calling that, and by the type that it gives back.
+    fn components(&self) -> BTreeMap<String, BTreeSet<&str>> {
+        let mut components = BTreeMap::new();
+        for (module, source) in &self.files {
+            let Some(spawned) = &source.spawned else { continue };
+            let room = &module[..1];
+            let is_handle = |(at, other): (&Module, &Source), name: &String| {
+                at.starts_with(room) && other.types.contains(name)
+            };
+            let handles =
+                spawned.iter().filter(|name| self.files.iter().any(|it| is_handle(it, name)));
+            let handles: BTreeSet<_> = handles.collect();
+            let names = |from: &Module, path: &Vec<String>| {
+                let (target, last) = (self.resolve(from, path), path.last());
+                let calls = target.as_ref() == Some(module) && last.is_some_and(|it| it == "spawn");
+                let is_of_room = target.is_some_and(|it| it.starts_with(room));
+                calls || is_of_room && last.is_some_and(|name| handles.contains(name))
+            };
+            let outside = self.files.iter().filter(|(from, _)| !from.starts_with(room));
+            let naming = outside.filter(|(from, it)| it.paths.iter().any(|path| names(from, path)));
+            components
+                .insert(source.name.clone(), naming.map(|(_, it)| it.name.as_str()).collect());
+        }
+        components
+    }
+
     /// Every set of files that reach each other.
     fn circles(&self) -> Vec<Vec<&str>> {
         let arrows = self.arrows();
@@ -176,7 +208,22 @@ impl<'ast> Visit<'ast> for Source {
         }
     }
 
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.types.insert(item.ident.to_string());
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if item.sig.ident == "spawn" {
+            let mut given = Self::default();
+            given.visit_return_type(&item.sig.output);
+            self.spawned = Some(given.idents);
+        }
+        visit::visit_item_fn(self, item);
+    }
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.idents.extend(path.segments.last().map(|part| part.ident.to_string()));
         if path.segments.len() > 1 {
             self.paths.push(path.segments.iter().map(|part| part.ident.to_string()).collect());
         }
@@ -240,6 +287,18 @@ fn no_files_of_a_crate_import_each_other_in_a_circle() {
         }
     }
     assert!(found.is_empty(), "files that import each other:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_component_of_the_daemon_is_named_in_more_than_two_files_outside_its_room() {
+    let read = Crate::read(&repo::root().join("crates/cotal-delivery/src")).unwrap();
+    let components = read.components();
+    let started: Vec<_> = components.keys().map(String::as_str).collect();
+    for component in ["registry/mod.rs", "role_requests/start.rs", "feed/mod.rs"] {
+        assert!(started.contains(&component), "{component} is not seen among {started:?}");
+    }
+    let spread: Vec<_> = components.iter().filter(|(_, named)| named.len() > 2).collect();
+    assert!(spread.is_empty(), "named in more than two files outside its room: {spread:#?}");
 }
 
 #[test]

@@ -11,14 +11,14 @@ use cotal_wire::{Channel, Principal, Role, Space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::destination::Destination;
 use crate::ledger::Key;
-use crate::place::Place;
 
 /// A genuine copy.
 #[derive(Debug)]
 pub(crate) struct Copy {
     pub(crate) sender: Principal,
-    pub(crate) place: Place,
+    pub(crate) place: Destination,
     pub(crate) message: Message,
     pub(crate) body: Bytes,
     /// `None` for an id-less copy that no stream holds for this agent.
@@ -94,7 +94,7 @@ pub(crate) fn direct(
     Ok(Copy {
         message: read(&body, head.id, &sender),
         sender,
-        place: Place::Direct,
+        place: Destination::Direct,
         body,
         key: Some(key),
     })
@@ -136,7 +136,7 @@ fn from_channel(
         key: envelope::dedup_stem(&head.id, &sender).map(Key::Post),
         message: read(&body, head.id, &sender),
         sender,
-        place: Place::Channel { channel, seq },
+        place: Destination::Channel { channel, seq },
         body,
     })
 }
@@ -206,7 +206,7 @@ mod tests {
         let durable = delivered(body(POST), Some(7), 40).unwrap();
         assert_eq!(live.key, durable.key);
         let channel = Channel::parse("c").unwrap();
-        assert_eq!(durable.place, Place::Channel { channel, seq: Some(7) });
+        assert_eq!(durable.place, Destination::Channel { channel, seq: Some(7) });
         let dm = r#"{"id":"x","from":{"id":"local.alice"},"to":"local.bob"}"#;
         let dm =
             direct(&space(), &bob(), "cotal.s.inst.local.bob.local.alice", body(dm), 3).unwrap();

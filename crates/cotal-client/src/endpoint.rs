@@ -19,22 +19,22 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::connection_watch::Keeper;
 use crate::control::ControlError;
+use crate::daemon_rails::DaemonRails;
 use crate::identity::Identity;
 use crate::incoming::{Event, Incoming, locked};
-use crate::keeper::Keeper;
 use crate::missed::{MissedPlane, MissedWatch};
 use crate::notice::Notice;
 use crate::options::EndpointOptions;
-use crate::plane::Plane;
+use crate::pending_joins::{Establisher, PendingJoins};
 use crate::presence::Presence;
 use crate::pump::{Durable, Pump};
 use crate::recent::RecentSends;
 use crate::sink::{NOTICES, QUEUE, Queued, Sink, answered};
-use crate::wanted::{Establisher, Wanted};
 
 /// A durable copy follows its live one within milliseconds where a daemon serves.
-const LINGER: Duration = Duration::from_secs(1);
+const CLOSE_WAITS_FOR_DURABLE: Duration = Duration::from_secs(1);
 
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +86,8 @@ struct Inner {
     notices: Mutex<mpsc::Receiver<Notice>>,
     /// Whether somebody reads the notices for themselves.
     listened: watch::Sender<bool>,
-    plane: Plane,
-    wanted: Wanted,
+    plane: DaemonRails,
+    pending_joins: PendingJoins,
     missed: MissedPlane,
     recent: RecentSends,
     live: Mutex<HashMap<Channel, CancellationToken>>,
@@ -120,12 +120,12 @@ impl Endpoint {
         let own = identity.lifecycle.principal.clone();
         let sink = Sink::new(own, messages_in, notices_in, stop.clone());
         let within = options.request_timeout;
-        let plane = Plane::new(&connection, &identity, within, &stop, &tasks);
+        let plane = DaemonRails::new(&connection, &identity, within, &stop, &tasks);
         let inner = Inner {
             missed: MissedPlane::new(&plane),
             recent: RecentSends::default(),
             plane,
-            wanted: Wanted::default(),
+            pending_joins: PendingJoins::default(),
             messages: Mutex::new(messages),
             notices: Mutex::new(notices),
             listened: watch::channel(false).0,
@@ -147,12 +147,12 @@ impl Endpoint {
 
     fn start(&self) {
         let Inner { connection, identity, sink, options, status, tasks, stop, .. } = &*self.inner;
-        let (plane, wanted) = (self.inner.plane.clone(), self.inner.wanted.clone());
+        let (plane, pending_joins) = (self.inner.plane.clone(), self.inner.pending_joins.clone());
         let missed = self.inner.missed.clone();
-        let waiting = (wanted.clone(), missed.clone());
+        let waiting = (pending_joins.clone(), missed.clone());
         let keeper = Keeper::new(connection, &plane, sink.clone(), waiting, options.receive);
         tasks.spawn(keeper.run(stop.clone()));
-        let establisher = Establisher { wanted, plane, sink: sink.clone() };
+        let establisher = Establisher { pending_joins, plane, sink: sink.clone() };
         tasks.spawn(establisher.run(stop.clone()));
         if options.presence {
             let presence = Presence::new(connection, identity, status.subscribe(), sink.clone());
@@ -322,10 +322,10 @@ impl Endpoint {
     pub async fn close(&self) {
         let grace = self.inner.options.grace;
         if self.inner.options.receive && self.connection().is_connected() {
-            let _ = timeout(LINGER, self.inner.sink.caught_up()).await;
+            let _ = timeout(CLOSE_WAITS_FOR_DURABLE, self.inner.sink.caught_up()).await;
         }
         if self.connection().is_connected() {
-            let _ = timeout(LINGER, self.inner.missed.flush()).await;
+            let _ = timeout(CLOSE_WAITS_FOR_DURABLE, self.inner.missed.flush()).await;
         }
         // Then the ledger, so that a copy which a task drops in the next moment is given back too.
         locked(&self.inner.sink.ledger).shut();
@@ -350,7 +350,7 @@ impl Endpoint {
         self.plane().control(op, args).await
     }
 
-    pub(crate) fn plane(&self) -> &Plane {
+    pub(crate) fn plane(&self) -> &DaemonRails {
         &self.inner.plane
     }
 
@@ -358,8 +358,8 @@ impl Endpoint {
         &self.inner.recent
     }
 
-    pub(crate) fn wanted(&self) -> &Wanted {
-        &self.inner.wanted
+    pub(crate) fn pending_joins(&self) -> &PendingJoins {
+        &self.inner.pending_joins
     }
 
     pub(crate) fn connection(&self) -> &Connection {

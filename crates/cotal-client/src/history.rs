@@ -17,20 +17,20 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::copy::{self, Copy};
+use crate::destination::Source;
 use crate::incoming::Incoming;
 use crate::notice::Notice;
-use crate::place::Source;
 use crate::settings::Replay;
 use crate::sink::Sink;
 
 /// The broker's heartbeats come more often; silence of this length ends the read.
-const SILENCE: Duration = Duration::from_secs(10);
-const PAGE: usize = 200;
+const READ_STALLED_AFTER: Duration = Duration::from_secs(10);
+const PAGE_MESSAGES: usize = 200;
 /// The bytes of a page; one message at least must fit.
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// Another process of the agent may be reading; the broker forgets a read after 30 s without pulls.
-const TURNS: usize = 35;
-const TURN: Duration = Duration::from_secs(1);
+const OTHER_READER_ATTEMPTS: usize = 35;
+const OTHER_READER_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a history read ended early.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +40,8 @@ pub enum HistoryError {
     #[error("the replay window {0:?} is not one: write for example 24h")]
     Window(String),
     /// The broker stopped answering.
-    #[error("nothing came for {SILENCE:?}")]
-    Silence,
+    #[error("nothing came for {READ_STALLED_AFTER:?}")]
+    Stalled,
     /// The read was cut off.
     #[error(transparent)]
     Pull(#[from] PullError),
@@ -134,15 +134,15 @@ impl HistoryRead {
             return Ok(None);
         }
         let max_bytes = PAGE_BYTES.max(self.connection.max_payload() * 2);
-        let options = PullOptions { batch: PAGE, max_bytes, ..PullOptions::default() };
+        let options = PullOptions { batch: PAGE_MESSAGES, max_bytes, ..PullOptions::default() };
         Ok(Some(PullConsumer::open(&self.connection, &chat, &config.name, options).await?))
     }
 
     /// The next posts, and whether they are the last.
     async fn page(&self, consumer: &mut PullConsumer) -> Result<(Vec<Copy>, bool), HistoryError> {
-        let page = consumer.next_batch(PAGE, SILENCE).await?;
+        let page = consumer.next_batch(PAGE_MESSAGES, READ_STALLED_AFTER).await?;
         if page.is_empty() {
-            return Err(HistoryError::Silence);
+            return Err(HistoryError::Stalled);
         }
         let (mut copies, mut done) = (Vec::new(), false);
         for post in page {
@@ -168,10 +168,10 @@ impl HistoryRead {
                 .create_consumer(chat, &config.name, filter, config, ConsumerAction::Create)
                 .await;
             match created {
-                Err(error) if error.is_conflict() && turn < TURNS => turn += 1,
+                Err(error) if error.is_conflict() && turn < OTHER_READER_ATTEMPTS => turn += 1,
                 outcome => return outcome.map(|info| info.num_pending),
             }
-            tokio::time::sleep(TURN).await;
+            tokio::time::sleep(OTHER_READER_RETRY_AFTER).await;
         }
     }
 

@@ -15,16 +15,16 @@ use cotal_wire::{Principal, Role};
 
 use crate::control::{ControlError, Liveness};
 use crate::copy::{self, Rejected};
+use crate::daemon_rails::DaemonRails;
 use crate::endpoint::Endpoint;
 use crate::incoming::AckError;
 use crate::notice::{NoTakes, Notice};
-use crate::plane::Plane;
 use crate::sink::answered;
 
 /// Only bounds how long an idle pull keeps one future.
-const WAIT: Duration = Duration::from_secs(30);
+const PULL_WAIT: Duration = Duration::from_secs(30);
 /// Between attempts while takes cannot be recorded.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The credential has no role, so there are no requests to hold.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub struct RoleRequest {
     copy: Delivery,
     /// The creation time of the stream that it was taken from.
     pub(crate) created: String,
-    pub(crate) plane: Plane,
+    pub(crate) plane: DaemonRails,
 }
 
 impl RoleRequest {
@@ -112,7 +112,7 @@ struct Bound {
 
 /// What is to be done with a copy.
 #[derive(Debug)]
-enum Verdict {
+enum Readiness {
     Show(Box<(Principal, Message)>),
     /// It is no request; nobody takes it.
     Garbage(Rejected),
@@ -184,34 +184,34 @@ impl Holder {
             };
             let Some(copy) = self.copy.take() else { continue };
             let again =
-                std::mem::replace(&mut self.recreated, matches!(verdict, Verdict::Recreated));
+                std::mem::replace(&mut self.recreated, matches!(verdict, Readiness::Recreated));
             match verdict {
-                Verdict::Show(request) => {
+                Readiness::Show(request) => {
                     self.served();
                     let (sender, message) = *request;
                     let created = self.bound.as_ref().map(|bound| bound.created.clone());
                     return Some(self.shown(copy, created.unwrap_or_default(), sender, message));
                 }
-                Verdict::Garbage(why) => self.refuse(copy, &why).await,
-                Verdict::Recreated => {
+                Readiness::Garbage(why) => self.refuse(copy, &why).await,
+                Readiness::Recreated => {
                     answered(copy.nak(None).await);
                     self.unbind().await;
                     if again {
-                        tokio::time::sleep(RETRY).await;
+                        tokio::time::sleep(RETRY_AFTER).await;
                     }
                 }
-                Verdict::Forget => self.served(),
-                Verdict::Wait(why) => {
+                Readiness::Forget => self.served(),
+                Readiness::Wait(why) => {
                     // Some time passes before a holder gets it again, or all would pass it round in
                     // a hot loop.
-                    answered(copy.nak(Some(RETRY)).await);
+                    answered(copy.nak(Some(RETRY_AFTER)).await);
                     self.waits(why).await;
                 }
-                Verdict::Again => {
+                Readiness::Again => {
                     self.copy = Some(copy);
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_AFTER).await;
                 }
-                Verdict::Stopped => return None,
+                Readiness::Stopped => return None,
             }
         }
     }
@@ -222,7 +222,7 @@ impl Holder {
             return true;
         }
         if let Some(bound) = &mut self.bound {
-            match bound.pull.next_one(WAIT).await {
+            match bound.pull.next_one(PULL_WAIT).await {
                 Ok(copy) => self.copy = copy,
                 Err(error) if error.is_fatal() => {
                     self.unbind().await;
@@ -232,7 +232,7 @@ impl Holder {
             }
         } else if !self.endpoint.connection().is_connected() {
             // The endpoint has told that already.
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         } else if let Err(why) = self.bind().await {
             self.waits(why).await;
         }
@@ -269,57 +269,57 @@ impl Holder {
 
     /// Asks for the take, then reads the creation time again: also before garbage is removed, which
     /// on a new stream would be a request.
-    async fn judge(&self, copy: &Delivery, created: &str) -> Verdict {
+    async fn judge(&self, copy: &Delivery, created: &str) -> Readiness {
         let space = self.endpoint.space();
         let verdict = match copy::request(space, &self.role, &copy.subject, &copy.payload) {
-            Ok(request) => Verdict::Show(Box::new(request)),
-            Err(why) => Verdict::Garbage(why),
+            Ok(request) => Readiness::Show(Box::new(request)),
+            Err(why) => Readiness::Garbage(why),
         };
         let args = TakeArgs {
             seq: copy.stream_seq,
             stream_created: created.to_owned(),
             delivery: copy.delivered,
         };
-        if matches!(verdict, Verdict::Show(_))
+        if matches!(verdict, Readiness::Show(_))
             && let Err(error) = self.endpoint.plane().take(&args).await
         {
             return self.refused(error).await;
         }
         match self.endpoint.connection().stream_info(&space.task_stream()).await {
             Ok(info) if Created::parse(&info.created) == Created::parse(created) => verdict,
-            Ok(_) => Verdict::Recreated,
-            Err(error) if error.is_absent() => Verdict::Recreated,
-            Err(NatsError::Closed) => Verdict::Stopped,
-            Err(NatsError::Disconnected { .. }) => Verdict::Again,
-            Err(error) => Verdict::Wait(unreachable(error)),
+            Ok(_) => Readiness::Recreated,
+            Err(error) if error.is_absent() => Readiness::Recreated,
+            Err(NatsError::Closed) => Readiness::Stopped,
+            Err(NatsError::Disconnected { .. }) => Readiness::Again,
+            Err(error) => Readiness::Wait(unreachable(error)),
         }
     }
 
-    async fn refused(&self, error: ControlError) -> Verdict {
+    async fn refused(&self, error: ControlError) -> Readiness {
         match error {
             ControlError::Refused { data: Some(data), code, message } => {
                 match serde_json::from_value::<NotTaken>(data) {
-                    Ok(NotTaken { reason: TakeRefusal::Recreated }) => Verdict::Recreated,
+                    Ok(NotTaken { reason: TakeRefusal::Recreated }) => Readiness::Recreated,
                     Ok(NotTaken { reason }) => {
                         tracing::debug!(?reason, "a request is not for this holder any more");
-                        Verdict::Forget
+                        Readiness::Forget
                     }
-                    Err(_) => Verdict::Wait(refusal(code, message)),
+                    Err(_) => Readiness::Wait(refusal(code, message)),
                 }
             }
             ControlError::Refused { code, message, data: None } => {
-                Verdict::Wait(refusal(code, message))
+                Readiness::Wait(refusal(code, message))
             }
-            ControlError::Denied { .. } => Verdict::Wait(NoTakes::CredentialPredates),
+            ControlError::Denied { .. } => Readiness::Wait(NoTakes::CredentialPredates),
             ControlError::NoResponders { .. } => match self.endpoint.liveness().await {
-                Ok(Liveness::Bound) => Verdict::Wait(NoTakes::DaemonPredates),
-                _ => Verdict::Wait(NoTakes::NoDaemon),
+                Ok(Liveness::Bound) => Readiness::Wait(NoTakes::DaemonPredates),
+                _ => Readiness::Wait(NoTakes::NoDaemon),
             },
-            ControlError::Timeout { .. } => Verdict::Wait(NoTakes::NoDaemon),
-            ControlError::ConnectionLost => Verdict::Again,
-            ControlError::Stopped => Verdict::Stopped,
+            ControlError::Timeout { .. } => Readiness::Wait(NoTakes::NoDaemon),
+            ControlError::ConnectionLost => Readiness::Again,
+            ControlError::Stopped => Readiness::Stopped,
             error @ (ControlError::Malformed(_) | ControlError::Nats(_)) => {
-                Verdict::Wait(NoTakes::Refused(error.to_string()))
+                Readiness::Wait(NoTakes::Refused(error.to_string()))
             }
         }
     }
@@ -363,7 +363,7 @@ impl Holder {
             self.told = Some(why);
         }
         self.unbind().await;
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_AFTER).await;
     }
 
     fn served(&mut self) {

@@ -7,9 +7,9 @@ use cotal_wire::envelope::Message;
 use cotal_wire::{Channel, Principal};
 
 use crate::copy::Copy;
+use crate::destination::{Destination, Source};
 use crate::ledger::{Claim, Ledger};
 use crate::notice::Notice;
-use crate::place::{Place, Source};
 
 /// One thing that [`Endpoint::next`](crate::Endpoint::next) tells.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub struct Incoming {
     /// Who sent it, proven.
     pub sender: Principal,
     /// Where it was sent to, proven.
-    pub place: Place,
+    pub place: Destination,
     /// The way it came.
     pub source: Source,
     /// Whether this endpoint surfaced it before and it was not acked.
@@ -74,7 +74,7 @@ impl Incoming {
     /// nowhere, and succeed.
     ///
     /// ```
-    /// use cotal_client::{From, Incoming, Message, Part, Place, Principal, Source};
+    /// use cotal_client::{From, Incoming, Message, Part, Destination, Principal, Source};
     ///
     /// let sender = Principal::parse("local.alice")?;
     /// let message = Message {
@@ -90,12 +90,17 @@ impl Incoming {
     ///     reply_to: None,
     ///     context_id: None,
     /// };
-    /// let incoming = Incoming::detached(sender, Place::Direct, Source::Direct, message);
+    /// let incoming = Incoming::detached(sender, Destination::Direct, Source::Direct, message);
     /// assert_eq!(incoming.text(), "hello");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn detached(sender: Principal, place: Place, source: Source, message: Message) -> Self {
+    pub fn detached(
+        sender: Principal,
+        place: Destination,
+        source: Source,
+        message: Message,
+    ) -> Self {
         let body = serde_json::to_vec(&message).unwrap_or_default().into();
         Self { sender, place, source, again: false, message, body, receipt: None }
     }

@@ -18,8 +18,8 @@ use crate::endpoint::Endpoint;
 use crate::history::{HistoryError, HistoryRead};
 use crate::incoming::Incoming;
 use crate::live::LivePump;
+use crate::pending_joins;
 use crate::settings::{self, Replay, Settings};
-use crate::wanted;
 
 /// The live half of a join.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl fmt::Display for JoinState {
 
 /// The durable half of a leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Left {
+pub enum Departure {
     /// Nothing posted from now on is kept.
     Durable {
         /// The generation that was left.
@@ -96,19 +96,19 @@ pub struct LeaveState {
     /// Whether this endpoint was subscribed; it is not any more.
     pub was_live: bool,
     /// The durable half.
-    pub durable: Left,
+    pub durable: Departure,
 }
 
 impl fmt::Display for LeaveState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channel = &self.channel;
         match (&self.durable, self.was_live) {
-            (Left::Durable { generation }, _) => {
+            (Departure::Durable { generation }, _) => {
                 write!(f, "{channel}: left (generation {generation})")
             }
-            (Left::NotMember, true) => write!(f, "{channel}: left; it was joined live only"),
-            (Left::NotMember, false) => write!(f, "{channel}: was not joined"),
-            (Left::Standing(why), _) => {
+            (Departure::NotMember, true) => write!(f, "{channel}: left; it was joined live only"),
+            (Departure::NotMember, false) => write!(f, "{channel}: was not joined"),
+            (Departure::Standing(why), _) => {
                 write!(f, "{channel}: the durable membership still stands: {why}")
             }
         }
@@ -136,11 +136,13 @@ impl Endpoint {
         let backstop = match settings {
             Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
             // Without the config the daemon decides: it resolves the class itself.
-            _ => wanted::establish(self.plane(), self.sink(), channel).await,
+            _ => pending_joins::establish(self.plane(), self.sink(), channel).await,
         };
         match &backstop {
-            Backstop::Unestablished(why) if why.is_retried() => self.wanted().insert(channel),
-            _ => self.wanted().remove(channel),
+            Backstop::Unestablished(why) if why.is_retried() => {
+                self.pending_joins().insert(channel)
+            }
+            _ => self.pending_joins().remove(channel),
         }
         JoinState { channel: channel.clone(), live, backstop, instructions, replay }
     }
@@ -216,7 +218,7 @@ impl Endpoint {
 
     /// Leaves a channel: ends the live subscription, and the durable membership if there is one.
     pub async fn leave(&self, channel: &Channel) -> LeaveState {
-        self.wanted().remove(channel);
+        self.pending_joins().remove(channel);
         let token = self.live().lock().await.remove(channel);
         let was_live = token.is_some_and(|token| {
             let running = !token.is_cancelled();
@@ -225,15 +227,15 @@ impl Endpoint {
         });
         let durable = match self.leave_durable(channel).await {
             Ok(left) => left,
-            Err(error) => Left::Standing(error.into()),
+            Err(error) => Departure::Standing(error.into()),
         };
         LeaveState { channel: channel.clone(), was_live, durable }
     }
 
-    async fn leave_durable(&self, channel: &Channel) -> Result<Left, ControlError> {
+    async fn leave_durable(&self, channel: &Channel) -> Result<Departure, ControlError> {
         let memberships = self.memberships().await?;
         let Some(item) = memberships.iter().find(|item| item.channel == *channel) else {
-            return Ok(Left::NotMember);
+            return Ok(Departure::NotMember);
         };
         let generation = item.generation;
         let args = LeaveArgs {
@@ -244,8 +246,8 @@ impl Endpoint {
         let left: LeftReply = self.control(op::DURABLE_LEAVE, &args).await?;
         self.sink().backed().remove(channel);
         Ok(match left.already_left {
-            Some(true) => Left::NotMember,
-            _ => Left::Durable { generation },
+            Some(true) => Departure::NotMember,
+            _ => Departure::Durable { generation },
         })
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Claim {
 
 /// What is to be done with a copy.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict<T> {
+pub(crate) enum CopyVerdict<T> {
     /// Show it to the caller, for whom it may be the first time or not.
     Surface { claim: Claim, again: bool },
     /// It is part of what the caller was shown already.
@@ -98,10 +98,15 @@ impl<T> Ledger<T> {
 
     /// Judges one copy; `owed` is there when the broker wants an ack for it, and `backed` says of
     /// one without that a copy with is bound to come.
-    pub(crate) fn offer(&mut self, key: Key, owed: Option<Owed<T>>, backed: bool) -> Verdict<T> {
+    pub(crate) fn offer(
+        &mut self,
+        key: Key,
+        owed: Option<Owed<T>>,
+        backed: bool,
+    ) -> CopyVerdict<T> {
         if self.shut {
             self.returned.extend(owed);
-            return Verdict::Hold;
+            return CopyVerdict::Hold;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
             return self.open(key, owed, backed, false);
@@ -111,24 +116,30 @@ impl<T> Ledger<T> {
                 // The newest delivery of a stored copy is the one whose ack counts.
                 held.retain(|other| other.seq != owed.seq);
                 held.push(owed);
-                Verdict::Hold
+                CopyVerdict::Hold
             }
             (State::Acked { expecting }, Some(owed)) => {
                 self.expected -= usize::from(std::mem::take(expecting));
-                Verdict::Ack(owed.token)
+                CopyVerdict::Ack(owed.token)
             }
             (State::Dropped, Some(owed)) => self.open(key, Some(owed), backed, true),
-            (_, None) => Verdict::Hold,
+            (_, None) => CopyVerdict::Hold,
         }
     }
 
-    fn open(&mut self, key: Key, owed: Option<Owed<T>>, backed: bool, again: bool) -> Verdict<T> {
+    fn open(
+        &mut self,
+        key: Key,
+        owed: Option<Owed<T>>,
+        backed: bool,
+        again: bool,
+    ) -> CopyVerdict<T> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         let state = State::Open(owed.into_iter().collect());
         let entry = Entry { ticket, state, backed };
         self.entries.insert(key.clone(), entry);
-        Verdict::Surface { claim: Claim { key, ticket }, again }
+        CopyVerdict::Surface { claim: Claim { key, ticket }, again }
     }
 
     /// Whether the caller was shown it, or has it queued.
@@ -224,9 +235,9 @@ mod tests {
         Some(Owed { seq, token })
     }
 
-    fn surfaced(verdict: Verdict<&'static str>) -> Claim {
+    fn surfaced(verdict: CopyVerdict<&'static str>) -> Claim {
         match verdict {
-            Verdict::Surface { claim, .. } => claim,
+            CopyVerdict::Surface { claim, .. } => claim,
             other => panic!("not surfaced: {other:?}"),
         }
     }
@@ -235,7 +246,7 @@ mod tests {
     fn agt_3_a_durable_copy_after_a_live_one_is_acked_with_it() {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), None, false));
-        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), CopyVerdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["dlv"]));
     }
 
@@ -244,15 +255,15 @@ mod tests {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), None, false));
         assert_eq!(ledger.ack(&claim), Some(vec![]));
-        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), Verdict::Ack("dlv"));
-        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(1, "dlv"), false), CopyVerdict::Ack("dlv"));
+        assert_eq!(ledger.offer(key("a"), None, false), CopyVerdict::Hold);
     }
 
     #[test]
     fn agt_3_a_live_or_backfilled_copy_after_the_durable_one_is_held() {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), owed(1, "dlv"), false));
-        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), None, false), CopyVerdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["dlv"]));
     }
 
@@ -261,9 +272,9 @@ mod tests {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), None, false));
         assert_eq!(ledger.release(&claim), Some(vec![]));
-        assert_eq!(ledger.offer(key("a"), None, false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), None, false), CopyVerdict::Hold);
         let verdict = ledger.offer(key("a"), owed(1, "dlv"), false);
-        assert!(matches!(verdict, Verdict::Surface { again: true, .. }));
+        assert!(matches!(verdict, CopyVerdict::Surface { again: true, .. }));
         assert_eq!(ledger.ack(&claim), None, "the old claim is void");
         assert_eq!(ledger.ack(&surfaced(verdict)), Some(vec!["dlv"]));
     }
@@ -272,8 +283,8 @@ mod tests {
     fn agt_3_a_redelivery_replaces_its_own_copy_and_another_copy_is_added() {
         let mut ledger = Tokens::new(8);
         let claim = surfaced(ledger.offer(key("a"), owed(1, "first"), false));
-        assert_eq!(ledger.offer(key("a"), owed(1, "again"), false), Verdict::Hold);
-        assert_eq!(ledger.offer(key("a"), owed(2, "other"), false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(1, "again"), false), CopyVerdict::Hold);
+        assert_eq!(ledger.offer(key("a"), owed(2, "other"), false), CopyVerdict::Hold);
         assert_eq!(ledger.ack(&claim), Some(vec!["again", "other"]));
     }
 
@@ -296,7 +307,7 @@ mod tests {
             ledger.ack(&claim);
         }
         surfaced(ledger.offer(key("a"), None, false));
-        assert_eq!(ledger.offer(key("b"), None, false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("b"), None, false), CopyVerdict::Hold);
         assert_eq!(ledger.ack(&open), Some(vec!["open"]));
     }
 
@@ -325,8 +336,8 @@ mod tests {
         let backed = surfaced(ledger.offer(key("c"), None, true));
         ledger.ack(&backed);
         assert_eq!(ledger.expected(), 1);
-        assert_eq!(ledger.offer(key("c"), owed(1, "x"), true), Verdict::Ack("x"));
-        assert_eq!(ledger.offer(key("c"), owed(1, "y"), true), Verdict::Ack("y"));
+        assert_eq!(ledger.offer(key("c"), owed(1, "x"), true), CopyVerdict::Ack("x"));
+        assert_eq!(ledger.offer(key("c"), owed(1, "y"), true), CopyVerdict::Ack("y"));
         assert_eq!(ledger.expected(), 0);
     }
 
@@ -337,8 +348,8 @@ mod tests {
         surfaced(ledger.offer(key("z"), owed(1, "x"), false));
         ledger.shut();
         assert_eq!(ledger.ack(&claim), None);
-        assert_eq!(ledger.offer(key("b"), owed(3, "z"), false), Verdict::Hold);
-        assert_eq!(ledger.offer(key("c"), None, false), Verdict::Hold);
+        assert_eq!(ledger.offer(key("b"), owed(3, "z"), false), CopyVerdict::Hold);
+        assert_eq!(ledger.offer(key("c"), None, false), CopyVerdict::Hold);
         assert_eq!(ledger.take_returned(), ["x", "y", "z"]);
     }
 }

@@ -75,8 +75,12 @@
 //! channels and posters of the whole space, never content.
 
 mod backstop;
+mod connection_watch;
 mod control;
 mod copy;
+mod daemon_rails;
+mod destination;
+mod dropped_live;
 mod endpoint;
 mod fresh;
 mod history;
@@ -84,26 +88,22 @@ mod holder;
 mod identity;
 mod incoming;
 mod join;
-mod keeper;
 mod ledger;
 mod live;
 mod missed;
 mod notice;
 mod options;
-mod overrun;
-mod place;
-mod plane;
+mod pending_joins;
 mod presence;
 mod pump;
+mod queue_limit;
 mod recent;
 mod requests;
 mod results;
-mod room;
 mod send;
 mod settings;
 mod sink;
 mod timers;
-mod wanted;
 
 pub use backstop::{Backstop, Shortfall};
 pub use control::{ControlError, Liveness};
@@ -116,15 +116,15 @@ pub use cotal_wire::rows::{Outcome, RequestResult, RequestRow};
 pub use cotal_wire::{
     Channel, ConnId, EndpointName, Lifecycle, LifecycleUid, Principal, Role, Space, Timer,
 };
+pub use destination::{Destination, Source};
 pub use endpoint::{ConnectError, Endpoint, Waiting};
 pub use history::HistoryError;
 pub use holder::{Holder, NoRole, RoleRequest};
 pub use identity::Identity;
 pub use incoming::{AckError, Event, Incoming};
-pub use join::{JoinState, LeaveState, Left, Live};
+pub use join::{Departure, JoinState, LeaveState, Live};
 pub use notice::{LeaseCondition, NoTakes, Notice};
 pub use options::{Credential, EndpointOptions};
-pub use place::{Place, Source};
 pub use requests::{Cancel, RequestState};
 pub use results::{RequestOutcome, ResultError, WaitError};
 pub use send::{Draft, MAX_ID, Posted, RETRY_WITHIN, SendError};

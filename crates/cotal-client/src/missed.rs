@@ -15,19 +15,19 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::ControlError;
+use crate::daemon_rails::DaemonRails;
 use crate::notice::Notice;
-use crate::plane::Plane;
 use crate::sink::Sink;
 
 /// How often the daemon is asked while the agent is close to losing posts.
 const ASK_EVERY: Duration = Duration::from_secs(30);
 /// So many unread copies are close: the store keeps [`PER_SUBJECT`].
-const NEAR: u64 = PER_SUBJECT - PER_SUBJECT / 10;
+const NEAR_THE_CAP: u64 = PER_SUBJECT - PER_SUBJECT / 10;
 
 /// Asks the daemon, and tells it what was shown. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct MissedPlane {
-    plane: Plane,
+    plane: DaemonRails,
     /// Held through a question, so that no two overlap and each answer is compared with what it
     /// answers.
     account: Arc<Mutex<Account>>,
@@ -46,7 +46,7 @@ struct Account {
 }
 
 impl MissedPlane {
-    pub(crate) fn new(plane: &Plane) -> Self {
+    pub(crate) fn new(plane: &DaemonRails) -> Self {
         Self {
             plane: plane.clone(),
             account: Arc::default(),
@@ -104,7 +104,7 @@ impl MissedPlane {
 
     /// So many copies wait at the broker behind the last one.
     pub(crate) fn behind(&self, pending: u64) {
-        if pending >= NEAR {
+        if pending >= NEAR_THE_CAP {
             self.near.store(true, Ordering::Relaxed);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Bucket, Connection};
+use cotal_nats::{Bucket, Connection, NatsError, to_json};
 use cotal_wire::Lifecycle;
 use cotal_wire::names::Bucket as Name;
 use cotal_wire::rows::{Card, PresenceRow};
@@ -16,7 +16,7 @@ use crate::notice::Notice;
 use crate::sink::Sink;
 
 /// A row lives 6 s, so two beats may be lost.
-const BEAT: Duration = Duration::from_secs(2);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
 /// The task that writes the agent's presence row.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Presence {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut beat = interval(BEAT);
+        let mut beat = interval(HEARTBEAT_EVERY);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = false;
         loop {
@@ -60,7 +60,7 @@ impl Presence {
             let written = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                written = self.bucket.put(self.key(), row.into()) => written,
+                written = self.write(&row) => written,
             };
             match written {
                 Ok(_) => told = false,
@@ -86,9 +86,13 @@ impl Presence {
         self.identity.lifecycle.principal.as_str()
     }
 
-    fn row(&self) -> Vec<u8> {
+    async fn write(&self, row: &PresenceRow) -> Result<u64, NatsError> {
+        self.bucket.put(self.key(), to_json(row)?).await
+    }
+
+    fn row(&self) -> PresenceRow {
         let Lifecycle { principal, .. } = &self.identity.lifecycle;
-        let row = PresenceRow {
+        PresenceRow {
             card: Card {
                 id: principal.clone(),
                 name: self.identity.name.clone(),
@@ -97,7 +101,6 @@ impl Presence {
             },
             status: self.status.borrow().clone(),
             ts: now_ms(),
-        };
-        serde_json::to_vec(&row).unwrap_or_default()
+        }
     }
 }

@@ -8,15 +8,15 @@ use cotal_wire::{Lifecycle, Space};
 use tokio_util::sync::CancellationToken;
 
 use crate::copy;
+use crate::destination::Source;
 use crate::missed::MissedPlane;
 use crate::notice::Notice;
-use crate::place::Source;
 use crate::sink::Sink;
 
 /// A batch ends sooner; this only bounds how long an idle pull keeps one future.
-const WAIT: Duration = Duration::from_secs(30);
+const PULL_WAIT: Duration = Duration::from_secs(30);
 /// Between attempts to bind a durable that could not be read.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// One pull brings no more bytes ahead of the caller than this.
 const PREFETCH_BYTES: usize = 8 * 1024 * 1024;
@@ -72,7 +72,7 @@ impl Pump {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY_AFTER) => {}
             }
         }
     }
@@ -92,7 +92,7 @@ impl Pump {
                     self.finish(consumer, &name).await;
                     return Ok(());
                 }
-                batch = consumer.next_batch(self.prefetch, WAIT) => batch,
+                batch = consumer.next_batch(self.prefetch, PULL_WAIT) => batch,
             };
             match batch {
                 Ok(batch) => {

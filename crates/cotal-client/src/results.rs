@@ -17,9 +17,9 @@ use crate::requests::RequestState;
 use crate::send::Draft;
 
 /// The first wait between two looks at a request that is not finished.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+const FIRST_STATUS_POLL: Duration = Duration::from_millis(100);
 /// A result is seen within this once it is there.
-const LONGEST_LOOK: Duration = Duration::from_secs(2);
+const LONGEST_STATUS_POLL: Duration = Duration::from_secs(2);
 
 /// Why a holder's result did not count.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +174,7 @@ impl Endpoint {
         within: Duration,
     ) -> Result<RequestOutcome, WaitError> {
         let deadline = Instant::now() + within;
-        let mut look = FIRST_LOOK;
+        let mut look = FIRST_STATUS_POLL;
         loop {
             let asked = self.request_status(seq).await;
             let over = Instant::now() >= deadline;
@@ -198,7 +198,7 @@ impl Endpoint {
                 Err(_) => {}
             }
             sleep(look.min(deadline.saturating_duration_since(Instant::now()))).await;
-            look = (look * 2).min(LONGEST_LOOK);
+            look = (look * 2).min(LONGEST_STATUS_POLL);
         }
     }
 }

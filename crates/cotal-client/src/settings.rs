@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Bucket, Connection, Entry, NatsError};
+use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::names::{Bucket as Name, DEFAULTS_KEY};
-use cotal_wire::rows::{ChannelConfig, DeliveryClass, delivery_class, span};
+use cotal_wire::rows::{ChannelConfig, DeliveryClass, LastValid, delivery_class, span};
 use cotal_wire::{Channel, Space};
 
 /// A joiner's view of a channel.
@@ -46,21 +46,17 @@ async fn config(bucket: &Bucket, key: &str) -> Result<Option<ChannelConfig>, Nat
     let Some(newest) = bucket.get(key).await? else {
         return Ok(None);
     };
-    match parsed(&newest) {
-        Some(config) => Ok(config),
-        None => {
-            let older = bucket.history(key).await?;
-            Ok(older.iter().rev().find_map(parsed).flatten())
-        }
+    let Some(value) = newest.live() else {
+        return Ok(None);
+    };
+    let parse = |value: &[u8]| ChannelConfig::parse(value).ok();
+    if let Some(config) = parse(value) {
+        return Ok(Some(config));
     }
-}
-
-/// `None` for garbage, `Some(None)` for a marker.
-fn parsed(entry: &Entry) -> Option<Option<ChannelConfig>> {
-    match entry.live() {
-        None => Some(None),
-        Some(value) => ChannelConfig::parse(value).ok().map(Some),
-    }
+    Ok(match bucket.last_valid(key, newest.revision, parse).await? {
+        LastValid::Row(config, _) => Some(config),
+        LastValid::Deleted(_) | LastValid::Unknown => None,
+    })
 }
 
 fn resolve(channel: Option<&ChannelConfig>, defaults: Option<&ChannelConfig>) -> Settings {

@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::copy::{Copy, Rejected};
+use crate::destination::Source;
+use crate::dropped_live::DroppedLive;
 use crate::incoming::{Incoming, Receipt, SharedLedger, locked};
-use crate::ledger::{Owed, Verdict};
+use crate::ledger::{CopyVerdict, Owed};
 use crate::notice::Notice;
-use crate::overrun::Overruns;
-use crate::place::Source;
-use crate::room::{Held, Room};
+use crate::queue_limit::{QueueLimit, QueuePermit};
 
 /// Stored messages that wait for the caller: copies from its durables and from histories. Behind a
 /// full queue the pulls stop, so that the broker keeps what is not read.
@@ -40,10 +40,10 @@ pub(crate) struct Sink {
     pub(crate) ledger: SharedLedger,
     messages: mpsc::Sender<Queued>,
     notices: mpsc::Sender<Notice>,
-    stored: Room,
-    live: Room,
+    stored: QueueLimit,
+    live: QueueLimit,
     /// Live copies that found no room.
-    pub(crate) overruns: Arc<Overruns>,
+    pub(crate) overruns: Arc<DroppedLive>,
     /// The channels whose posts are known to come through the delivery durable too.
     pub(crate) backed: Arc<Mutex<HashSet<Channel>>>,
     /// Told when a durable copy was acked that a message acked before had expected.
@@ -55,7 +55,7 @@ pub(crate) struct Sink {
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) incoming: Incoming,
-    _room: Held,
+    _room: QueuePermit,
 }
 
 impl Sink {
@@ -70,8 +70,8 @@ impl Sink {
             ledger: new_ledger(),
             messages,
             notices,
-            stored: Room::new(STORED, STORED_BYTES),
-            live: Room::new(LIVE, LIVE_BYTES),
+            stored: QueueLimit::new(STORED, STORED_BYTES),
+            live: QueueLimit::new(LIVE, LIVE_BYTES),
             overruns: Arc::default(),
             backed: Arc::default(),
             caught_up: Arc::default(),
@@ -115,7 +115,7 @@ impl Sink {
         };
         let backed = self.is_backed(&copy);
         let verdict = locked(&self.ledger).offer(key, None, backed);
-        let Verdict::Surface { claim, again } = verdict else { return None };
+        let CopyVerdict::Surface { claim, again } = verdict else { return None };
         let receipt = Receipt::new(&self.ledger, claim);
         Some(Incoming::new(copy, source, again, Some(receipt)))
     }
@@ -144,12 +144,12 @@ impl Sink {
         let owed = Some(Owed { seq, token: delivery });
         let verdict = locked(&self.ledger).offer(key, owed, true);
         match verdict {
-            Verdict::Hold => {}
-            Verdict::Ack(delivery) => {
+            CopyVerdict::Hold => {}
+            CopyVerdict::Ack(delivery) => {
                 answered(delivery.ack().await);
                 self.caught_up.notify_one();
             }
-            Verdict::Surface { claim, again } => {
+            CopyVerdict::Surface { claim, again } => {
                 let receipt = Receipt::new(&self.ledger, claim);
                 let incoming = Incoming::new(copy, source, again, Some(receipt));
                 self.surface(incoming).await;
@@ -177,7 +177,7 @@ impl Sink {
     }
 
     /// The queue has as many slots as there is room to hold; it is full only when it is closed.
-    fn queue(&self, incoming: Incoming, room: Held) {
+    fn queue(&self, incoming: Incoming, room: QueuePermit) {
         if let Err(error) = self.messages.try_send(Queued { incoming, _room: room }) {
             debug!(%error, "a message is not queued");
         }

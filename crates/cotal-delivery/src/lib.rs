@@ -25,7 +25,6 @@
 //! | [`Host::set_spaces`] | changes that have begun continue; call it again for the rest |
 //! | a [`Lane`] or [`Host`] itself | aborted without a release: the lease expires by itself |
 
-mod beside;
 mod census;
 mod clock;
 mod consumer;
@@ -41,8 +40,9 @@ mod loop_progress;
 mod pipeline;
 mod registry;
 mod role_requests;
+mod sidecar;
 mod state;
-mod striped;
+mod striped_locks;
 mod timers;
 
 pub use census::kick_authority::{KickAuthority, Kicks};

@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Registers the loop `name` and returns its side.
-    pub(crate) fn beat(&self, name: &'static str) -> LoopReporter {
+    pub(crate) fn reporter(&self, name: &'static str) -> LoopReporter {
         let (answer, seen) = watch::channel(0);
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(name, seen);
         LoopReporter { call: self.call.subscribe(), answer }
@@ -102,14 +102,14 @@ mod tests {
     async fn lif_16_progress_is_proven_by_every_loop_and_by_no_timer() {
         let progress = Progress::default();
         assert!(progress.proven(SOON).await.is_err(), "nothing runs yet");
-        let mut beat = progress.beat("one");
+        let mut reporter = progress.reporter("one");
         let lively = tokio::spawn(async move {
             loop {
-                beat.answered().await;
+                reporter.answered().await;
             }
         });
         assert_eq!(progress.proven(LATE).await, Ok(()));
-        let mut hangs = progress.beat("two");
+        let mut hangs = progress.reporter("two");
         assert_eq!(progress.proven(SOON).await, Err(Stalled(vec!["two"])));
         hangs.answered().await;
         assert_eq!(progress.proven(SOON).await, Err(Stalled(vec!["two"])), "an old answer");

@@ -11,12 +11,12 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 struct Answer {
-    data: Option<Verdict>,
-    error: Option<Verdict>,
+    data: Option<ResolverAnswer>,
+    error: Option<ResolverAnswer>,
 }
 
 #[derive(Deserialize)]
-struct Verdict {
+struct ResolverAnswer {
     #[serde(default)]
     code: u16,
     #[serde(default, alias = "description")]

@@ -130,7 +130,7 @@ fn ensure(
         let secret = store.get(&key)?;
         let read = secret.as_ref().map(|one| read_stored_creds(authority, &kind, one.expose()));
         let reason = judge(authority, &kind, read.as_ref(), now)?;
-        found.push(Found { key, kind, secret, creds: read.and_then(Result::ok), reason });
+        found.push(StoredCreds { key, kind, secret, creds: read.and_then(Result::ok), reason });
     }
     rotate_together(&mut found, kicks);
     let rotation = match kicks {
@@ -138,7 +138,7 @@ fn ensure(
         Kicks::Host => KICKS_ARE_THE_HOSTS.to_owned(),
     };
     let mut renewed = Vec::new();
-    for Found { key, kind, secret, reason, .. } in found {
+    for StoredCreds { key, kind, secret, reason, .. } in found {
         let Some(reason) = reason else { continue };
         let user = match secret {
             Some(secret) if reason != Reason::Foreign => key_in(secret.expose()),
@@ -233,7 +233,7 @@ fn set_aside(authority: &Authority) -> Result<Option<UserKey>, ManagerError> {
 }
 
 /// What the store has of one credential.
-struct Found {
+struct StoredCreds {
     key: SecretKey,
     kind: SecretKind,
     secret: Option<Secret>,
@@ -244,12 +244,12 @@ struct Found {
 
 /// The `$SYS` pair is rotated together: a daemon refuses one of which a crash replaced only half
 /// (EVC-1).
-fn rotate_together(found: &mut [Found], kicks: Kicks) {
-    let is_of_pair = |found: &&mut Found| {
+fn rotate_together(found: &mut [StoredCreds], kicks: Kicks) {
+    let is_of_pair = |found: &&mut StoredCreds| {
         matches!(found.kind, SecretKind::MembershipObserver | SecretKind::ConnectionEvictor)
     };
-    let mut pair: Vec<&mut Found> = found.iter_mut().filter(is_of_pair).collect();
-    let rotation = |found: &Found| {
+    let mut pair: Vec<&mut StoredCreds> = found.iter_mut().filter(is_of_pair).collect();
+    let rotation = |found: &StoredCreds| {
         found.creds.as_ref().and_then(|c| c.claims.tag("rotation").map(str::to_owned))
     };
     let torn = pair.windows(2).any(|two| rotation(two[0]) != rotation(two[1]));

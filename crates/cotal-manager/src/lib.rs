@@ -50,11 +50,13 @@ pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
 pub use isolate::{Isolation, isolate};
 pub use kick_signer::KickSigner;
-pub use manage::{Manager, ManagerOptions, Outcome, Renewal, Renewals, Sessions, renew_once};
+pub use manage::{
+    Manager, ManagerOptions, Renewal, RenewalOutcome, Renewals, Sessions, renew_once,
+};
 pub use mint::{
     HostProfile, mint_connection_evictor_creds, mint_creds, mint_membership_observer_creds,
 };
 pub use provision::{Provisioned, Shape, provision, provision_space};
 pub use rail::{Liveness, Rail};
-pub use repair::Change;
+pub use repair::SettingChange;
 pub use write_back::{WrittenBack, write_back_rows};

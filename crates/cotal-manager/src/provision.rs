@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::authority::{Authority, BrokerAddress, Office};
 use crate::error::{Doing, ManagerError};
-use crate::repair::{self, Change};
+use crate::repair::{self, SettingChange};
 
 /// How long a connection may take to close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub struct Provisioned {
     /// Streams, buckets, consumers and rows that were made.
     pub created: Vec<String>,
     /// Streams that were repaired, and how.
-    pub repaired: Vec<(String, Vec<Change>)>,
+    pub repaired: Vec<(String, Vec<SettingChange>)>,
 }
 
 impl Provisioned {

@@ -25,11 +25,11 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 const ADMIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Of a wait, at least so many attempts are made where each is lost on its way.
-const ATTEMPTS_AT_LEAST: i64 = 3;
+const ATTEMPTS_AT_LEAST: u32 = 3;
 /// A daemon that is there answers most requests well within this.
-const SHORTEST_ATTEMPT_MS: i64 = 2_000;
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(2);
 /// Later than this an answer that was lost is not missed any sooner by waiting.
-const LONGEST_ATTEMPT_MS: i64 = 5_000;
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 
 /// What a probe of the daemon's responder proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Rail {
         self.result(op, &reply)
     }
 
-    /// The same, where silence alone is asked again, for `wait_ms` in total: the first retry at
+    /// The same, where silence alone is asked again, for `wait` in total: the first retry at
     /// once, later ones at most a second apart. It ends on time, also while an attempt is under
     /// way, and nothing is sent after it (ADM-4, INV-6).
     ///
@@ -136,9 +136,9 @@ impl Rail {
         &self,
         op: &str,
         args: Value,
-        wait_ms: i64,
+        wait: Duration,
     ) -> Result<Value, ManagerError> {
-        self.admin_within(op, args, Instant::now(), wait_ms).await
+        self.admin_within(op, args, Instant::now(), wait).await
     }
 
     /// The same, where the wait began earlier.
@@ -150,19 +150,17 @@ impl Rail {
         op: &str,
         args: Value,
         started: Instant,
-        wait_ms: i64,
+        wait: Duration,
     ) -> Result<Value, ManagerError> {
-        let now = || i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
-        let wait = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
         let subject = self.space.ctl(DELIVERY_ADMIN, &self.own);
         let body = self.request(op, args)?;
-        let attempt_ms = attempt_ms(wait_ms);
-        let mut cadence = Cadence::new(0, wait_ms);
+        let longest = longest_attempt(wait);
+        let mut cadence = Cadence::new(wait);
         let mut attempts = None;
         let (mut last, mut timed_out) = ("no attempt was answered".to_owned(), true);
-        while let Next::Send { at, until } = cadence.next(now()) {
-            tokio::time::sleep(wait(at - now())).await;
-            let within = wait((until - now()).min(attempt_ms));
+        while let Next::Send { at, until } = cadence.next(started.elapsed()) {
+            tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
+            let within = until.saturating_sub(started.elapsed()).min(longest);
             let asked = self.attempt(&mut attempts, &subject, body.clone());
             let answer = match tokio::time::timeout(within, asked).await {
                 Ok(Ok(reply)) => self.result(op, &reply),
@@ -249,8 +247,8 @@ fn malformed(op: &str, error: &serde_json::Error) -> NatsError {
 }
 
 /// How long one attempt of a wait is listened to before the request is sent again.
-fn attempt_ms(wait_ms: i64) -> i64 {
-    (wait_ms / ATTEMPTS_AT_LEAST).clamp(SHORTEST_ATTEMPT_MS, LONGEST_ATTEMPT_MS)
+fn longest_attempt(wait: Duration) -> Duration {
+    (wait / ATTEMPTS_AT_LEAST).clamp(SHORTEST_ATTEMPT, LONGEST_ATTEMPT)
 }
 
 /// One request that is sent as often as nobody answers it.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// One setting that is not as the wire demands.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub struct SettingChange {
     /// The setting.
     pub field: &'static str,
     /// What it is.
@@ -35,7 +35,7 @@ const WHERE_SET: [&str; 5] =
     ["allow_msg_ttl", "subject_delete_marker_ttl", "allow_batched", "allow_atomic", "deny_delete"];
 
 /// What must change so that `have`, the broker's configuration, is what `want` demands.
-pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Change> {
+pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<SettingChange> {
     let schedules = want.allow_msg_schedules;
     let Ok(Value::Object(want)) = serde_json::to_value(want) else {
         return Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Cha
     let mut changes = Vec::new();
     let mut demand = |field: &'static str, wrong: bool| {
         if wrong {
-            changes.push(Change {
+            changes.push(SettingChange {
                 field,
                 from: have.get(field).cloned().unwrap_or(Value::Null),
                 to: want.get(field).cloned().unwrap_or(Value::Null),
@@ -74,7 +74,7 @@ pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Cha
 }
 
 /// The configuration to send: the broker's own, with the changes in it.
-pub(crate) fn repaired(have: &Map<String, Value>, changes: &[Change]) -> Map<String, Value> {
+pub(crate) fn repaired(have: &Map<String, Value>, changes: &[SettingChange]) -> Map<String, Value> {
     let mut repaired = have.clone();
     for change in changes {
         match &change.to {

@@ -1,9 +1,10 @@
 //! Whole buckets, read once.
 
-use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError, WatchEvent};
-use cotal_wire::rows::{AclRow, PresenceRow};
-use cotal_wire::{Lifecycle, Principal, Space, names};
 use std::collections::BTreeMap;
+
+use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError, WatchEvent, revisions};
+use cotal_wire::rows::{AclRow, LastValid, PresenceRow};
+use cotal_wire::{Lifecycle, Principal, Space, names};
 
 /// One row as the broker holds it.
 #[derive(Debug, Clone)]
@@ -65,7 +66,10 @@ impl AclRows {
             };
             let row = match AclRow::parse(&raw.value) {
                 Ok(row) => Some(row),
-                Err(_) => last_valid_acl(&bucket.history(&key).await?).map(|(row, _)| row),
+                Err(_) => match last_valid_acl(&bucket.history(&key).await?, raw.revision) {
+                    LastValid::Row((row, _), _) => Some(row),
+                    LastValid::Deleted(_) | LastValid::Unknown => None,
+                },
             };
             match row {
                 Some(row) => drop(found.rows.insert(lifecycle, row)),
@@ -89,46 +93,26 @@ impl AclRows {
     }
 }
 
-/// What stands under one ACL key, with the revision that a write must replace.
-pub(crate) enum AclFound {
-    /// A row; the last valid one where the latest value is garbled.
-    Row(AclRow, u64),
-    /// Garbage, and no valid row is left.
-    Garbled(u64),
-    /// Nothing.
-    Absent,
-}
-
-pub(crate) async fn standing_acl(bucket: &Bucket, key: &str) -> Result<AclFound, NatsError> {
-    let Some(entry) = bucket.get(key).await? else {
-        return Ok(AclFound::Absent);
-    };
-    let Some(value) = entry.live() else {
-        return Ok(AclFound::Absent);
-    };
-    if let Ok(row) = AclRow::parse(value) {
-        return Ok(AclFound::Row(row, entry.revision));
-    }
-    let last = last_valid_acl(&bucket.history(key).await?);
-    Ok(last
-        .map_or(AclFound::Garbled(entry.revision), |(row, _)| AclFound::Row(row, entry.revision)))
-}
-
-/// The newest valid row of a history, or its tombstone: that is final whatever came after it.
-pub(crate) fn last_valid_acl(history: &[Entry]) -> Option<(AclRow, Bytes)> {
+/// What stands behind the garbage at revision `garbled` of an ACL row: its tombstone, which is
+/// final whatever came after it, or else the last valid row.
+pub(crate) fn last_valid_acl(history: &[Entry], garbled: u64) -> LastValid<(AclRow, Bytes)> {
     let parse = |value: &[u8]| AclRow::parse(value).ok();
-    let values = history.iter().filter_map(Entry::live);
-    let mut rows = values.filter_map(|value| Some((parse(value)?, value.clone())));
-    rows.find(|(row, _)| row.retired).or_else(|| last_valid(history, parse))
+    let values = history.iter().filter_map(|it| Some((it.live()?, it.revision)));
+    let mut rows = values.filter_map(|(value, at)| Some(((parse(value)?, value.clone()), at)));
+    match rows.find(|((row, _), _)| row.retired) {
+        Some((row, revision)) => LastValid::Row(row, revision),
+        None => last_valid(history, garbled, parse),
+    }
 }
 
-/// The newest valid row of a history. What lies before a deletion is not in force any more.
+/// What stands behind the garbage at revision `garbled` of a row.
 pub(crate) fn last_valid<T>(
     history: &[Entry],
+    garbled: u64,
     parse: impl Fn(&[u8]) -> Option<T>,
-) -> Option<(T, Bytes)> {
-    let since = history.iter().rev().map_while(Entry::live);
-    since.filter_map(|value| Some((parse(value)?, value.clone()))).next()
+) -> LastValid<(T, Bytes)> {
+    let parse = |value: &[u8], _| Some((parse(value)?, Bytes::copy_from_slice(value)));
+    LastValid::behind(garbled, revisions(history), parse)
 }
 
 /// Who says that he is present, and when he last said so; other values are no presence.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cotal_nats::{Bucket, Bytes, Connection, Entry, NatsError};
 use cotal_wire::names::{self, DEFAULTS_KEY};
-use cotal_wire::rows::{AclRow, ChannelConfig};
+use cotal_wire::rows::{AclRow, ChannelConfig, LastValid};
 use cotal_wire::{Channel, Lifecycle};
 
 use crate::authority::{Authority, BrokerAddress, Office};
@@ -98,11 +98,11 @@ pub(crate) async fn restore(
     remembered: Option<&Remembered>,
 ) -> Result<bool, NatsError> {
     let history = kv.history(key).await?;
-    let held = match last_of(of, &history) {
-        Some(value) => Some(Remembered::Value(value)),
+    let held = match last_of(of, &history, garbled) {
+        LastValid::Row(value, _) => Some(Remembered::Value(value)),
         // Garbage over a deletion: the deletion was the last valid state.
-        None if was_deleted(&history) => Some(Remembered::Deleted),
-        None => remembered.cloned(),
+        LastValid::Deleted(_) => Some(Remembered::Deleted),
+        LastValid::Unknown => remembered.cloned(),
     };
     let written = match held {
         Some(Remembered::Value(value)) => kv.update(key, value, garbled).await,
@@ -116,13 +116,12 @@ pub(crate) async fn restore(
     }
 }
 
-fn last_of(of: names::Bucket, history: &[Entry]) -> Option<Bytes> {
+fn last_of(of: names::Bucket, history: &[Entry], garbled: u64) -> LastValid<Bytes> {
     match of {
-        names::Bucket::Acl => last_valid_acl(history).map(|(_, value)| value),
-        _ => last_valid(history, |v| ChannelConfig::parse(v).ok()).map(|(_, value)| value),
+        names::Bucket::Acl => last_valid_acl(history, garbled).map(|(_, value)| value),
+        _ => {
+            let parse = |value: &[u8]| ChannelConfig::parse(value).ok();
+            last_valid(history, garbled, parse).map(|(_, value)| value)
+        }
     }
-}
-
-fn was_deleted(history: &[Entry]) -> bool {
-    history.iter().any(|entry| entry.live().is_none())
 }

@@ -12,11 +12,12 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{AuthError, ConnectErrorKind, Subject};
 use cotal_wire::accounts::parse_api_tag;
+use cotal_wire::creds::Claims;
 use data_encoding::BASE32_NOPAD;
 use tokio::sync::watch;
 
 use crate::broadcast::{Listener, RecvError};
-use crate::creds::{Claims, Creds, CredsError, CredsSource};
+use crate::creds::{Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
 use crate::fence::Fence;
@@ -188,7 +189,7 @@ impl Connection {
             fence: options.fence,
         };
         if !options.retry_initial {
-            let asks = creds.is_none_or(|creds| creds.claims().nats.publish.names(PROBE_SUBJECT));
+            let asks = creds.is_none_or(|creds| may_publish(&creds, PROBE_SUBJECT));
             // Boxed: whoever connects is to stay small.
             Box::pin(connection.accepted(events, asks, options.url)).await?;
         }
@@ -407,8 +408,14 @@ impl Connection {
     }
 }
 
+/// Whether `subject` is allowed in so many words; an empty list allows everything.
+fn may_publish(creds: &Creds, subject: &str) -> bool {
+    let allowed = &creds.claims().pub_allow;
+    allowed.is_empty() || allowed.iter().any(|it| it == subject)
+}
+
 fn elsewhere(creds: &Creds) -> Vec<(String, String)> {
-    let tags = creds.claims().nats.tags.iter();
+    let tags = creds.claims().tags.iter();
     let named = |(stream, prefix): (&str, &str)| (stream.to_owned(), prefix.to_owned());
     tags.filter_map(|tag| parse_api_tag(tag).map(named)).collect()
 }

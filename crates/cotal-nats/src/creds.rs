@@ -8,9 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use data_encoding::BASE64URL_NOPAD;
+use cotal_wire::creds::{Claims, Creds as File};
 use nkeys::KeyPair;
-use serde::Deserialize;
 use tokio::sync::watch;
 
 /// With less life than this the client would reconnect in a hot loop, each time expiring at once.
@@ -19,15 +18,12 @@ const MIN_LIFE_SECS: u64 = 2;
 /// Why creds cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CredsError {
-    /// A block is missing.
-    #[error("the creds hold no {0} block")]
-    MissingBlock(&'static str),
+    /// The file or the JWT in it does not read.
+    #[error(transparent)]
+    Form(#[from] cotal_wire::creds::CredsError),
     /// The seed is not a user seed.
     #[error("the seed in the creds is no NATS user seed: {0}")]
     Seed(String),
-    /// The JWT cannot be decoded.
-    #[error("the JWT in the creds is malformed: {0}")]
-    Jwt(String),
     /// The JWT is for another key than the seed.
     #[error("the JWT in the creds is for {jwt_of}, the seed is of {seed_of}")]
     Mismatch {
@@ -42,7 +38,7 @@ pub enum CredsError {
         /// Whose it is.
         nkey: String,
         /// Unix seconds.
-        exp: u64,
+        exp: i64,
     },
     /// The source now yields another identity than the connection was opened with.
     #[error("the creds are of {found}, this connection belongs to {expected}")]
@@ -57,71 +53,6 @@ pub enum CredsError {
     Source(String),
 }
 
-/// What this crate reads of a user JWT. Nothing here is verified: only the broker judges a
-/// signature.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct Claims {
-    /// The user's nkey.
-    #[serde(default)]
-    pub sub: String,
-    /// The signing key.
-    #[serde(default)]
-    pub iss: String,
-    /// Display name.
-    #[serde(default)]
-    pub name: String,
-    /// Issued at, Unix seconds.
-    #[serde(default)]
-    pub iat: u64,
-    /// Expires at, Unix seconds; 0 is never.
-    #[serde(default)]
-    pub exp: u64,
-    /// The NATS part.
-    #[serde(default)]
-    pub nats: NatsClaims,
-}
-
-/// The NATS part of a user JWT, as far as it is read here.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct NatsClaims {
-    /// The account, when a signing key issued the JWT.
-    #[serde(default)]
-    pub issuer_account: String,
-    /// Tags, case kept.
-    #[serde(default)]
-    pub tags: Vec<String>,
-    /// Where it may publish.
-    #[serde(default, rename = "pub")]
-    pub publish: Allowed,
-}
-
-/// The allow-list of a permission; an empty one allows everything.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct Allowed {
-    /// Subjects.
-    #[serde(default)]
-    pub allow: Vec<String>,
-}
-
-impl Allowed {
-    /// Whether `subject` is allowed in so many words.
-    pub(crate) fn names(&self, subject: &str) -> bool {
-        self.allow.is_empty() || self.allow.iter().any(|allowed| allowed == subject)
-    }
-}
-
-impl Claims {
-    /// The account this user belongs to.
-    pub fn account(&self) -> &str {
-        if self.nats.issuer_account.is_empty() { &self.iss } else { &self.nats.issuer_account }
-    }
-
-    /// The value of the first tag `<name>:<value>`.
-    pub fn tag(&self, name: &str) -> Option<&str> {
-        self.nats.tags.iter().find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'))
-    }
-}
-
 /// A user JWT with its key. Cheap to clone; its `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Creds {
@@ -133,8 +64,8 @@ pub struct Creds {
 impl fmt::Debug for Creds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Creds")
-            .field("sub", &self.claims.sub)
-            .field("exp", &self.claims.exp)
+            .field("sub", &self.claims.subject)
+            .field("exp", &self.claims.expires_at)
             .finish_non_exhaustive()
     }
 }
@@ -142,25 +73,27 @@ impl fmt::Debug for Creds {
 impl Creds {
     /// Reads the text of a `.creds` file.
     pub fn parse(text: &str) -> Result<Self, CredsError> {
-        let jwt = block(text, "NATS USER JWT").ok_or(CredsError::MissingBlock("NATS USER JWT"))?;
-        let seed =
-            block(text, "USER NKEY SEED").ok_or(CredsError::MissingBlock("USER NKEY SEED"))?;
-        Self::new(jwt, seed)
+        let File { jwt, seed, claims } = File::parse(text)?;
+        Self::of(&jwt, &seed, claims)
     }
 
     /// Joins a JWT and the seed of its key.
     pub fn new(jwt: &str, seed: &str) -> Result<Self, CredsError> {
+        Self::of(jwt, seed, Claims::parse(jwt)?)
+    }
+
+    fn of(jwt: &str, seed: &str, claims: Claims) -> Result<Self, CredsError> {
         let key = KeyPair::from_seed(seed).map_err(|e| CredsError::Seed(e.to_string()))?;
-        let claims = decode(jwt)?;
-        if claims.sub != key.public_key() {
-            return Err(CredsError::Mismatch { jwt_of: claims.sub, seed_of: key.public_key() });
+        let (jwt_of, seed_of) = (claims.subject.to_string(), key.public_key());
+        if jwt_of != seed_of {
+            return Err(CredsError::Mismatch { jwt_of, seed_of });
         }
         Ok(Self { jwt: jwt.into(), key: Arc::new(key), claims: Arc::new(claims) })
     }
 
     /// The user's nkey, which is also the connection id.
     pub fn nkey(&self) -> &str {
-        &self.claims.sub
+        self.claims.subject.as_str()
     }
 
     /// The JWT itself.
@@ -175,34 +108,19 @@ impl Creds {
 
     /// Refuses creds that the broker would expire at once.
     pub fn check_life(&self) -> Result<(), CredsError> {
-        let exp = self.claims.exp;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        if exp != 0 && exp < now + MIN_LIFE_SECS {
-            return Err(CredsError::Expired { nkey: self.nkey().to_owned(), exp });
+        let soonest = i64::try_from(now + MIN_LIFE_SECS).unwrap_or(i64::MAX);
+        match self.claims.expires_at {
+            Some(exp) if exp < soonest => {
+                Err(CredsError::Expired { nkey: self.nkey().to_owned(), exp })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     pub(crate) fn sign(&self, nonce: &[u8]) -> Result<Vec<u8>, CredsError> {
         self.key.sign(nonce).map_err(|e| CredsError::Seed(e.to_string()))
     }
-}
-
-/// The first non-empty line between a block's markers.
-fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut lines = text.lines().map(str::trim);
-    lines.find(|line| line.starts_with("---") && line.contains("BEGIN") && line.contains(name))?;
-    lines.find(|line| !line.is_empty()).filter(|line| !line.starts_with("---"))
-}
-
-fn decode(jwt: &str) -> Result<Claims, CredsError> {
-    let payload = jwt
-        .split('.')
-        .nth(1)
-        .ok_or_else(|| CredsError::Jwt("it has no payload part".to_owned()))?;
-    let bytes =
-        BASE64URL_NOPAD.decode(payload.as_bytes()).map_err(|e| CredsError::Jwt(e.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|e| CredsError::Jwt(e.to_string()))
 }
 
 type Provider = dyn Fn() -> Result<Creds, CredsError> + Send + Sync;

@@ -8,6 +8,7 @@ use std::ops::Deref;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
+use cotal_wire::rows::LastValid;
 use time::OffsetDateTime;
 
 use crate::connection::Connection;
@@ -102,6 +103,13 @@ impl Entry {
     pub fn live(&self) -> Option<&Bytes> {
         (self.operation == EntryOperation::Put).then_some(&self.value)
     }
+}
+
+/// A history as [`LastValid`] reads it.
+pub fn revisions(
+    history: &[Entry],
+) -> impl DoubleEndedIterator<Item = (u64, Option<&[u8]>)> + Clone {
+    history.iter().map(|entry| (entry.revision, entry.live().map(AsRef::as_ref)))
 }
 
 /// A cheap handle to one bucket.
@@ -217,6 +225,18 @@ impl Bucket {
             seq = message.seq + 1;
             entries.push(self.entry(message)?);
         }
+    }
+
+    /// What stands behind the garbage at revision `garbled` of `key`, as its history shows it;
+    /// `parse` reads a valid row.
+    pub async fn last_valid<T>(
+        &self,
+        key: &str,
+        garbled: u64,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<LastValid<T>, NatsError> {
+        let history = self.history(key).await?;
+        Ok(LastValid::behind(garbled, revisions(&history), |value, _| parse(value)))
     }
 
     /// The keys that have any revision, markers included, read through stream info.

@@ -40,7 +40,7 @@ pub struct Record {
 /// request; if the two differ, everything is read again, so that a request of one incarnation is
 /// never mistaken for one of another.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct Observed<'a> {
     /// The request's sequence.
     pub seq: u64,
     /// TASK's creation time, RFC 3339.
@@ -53,7 +53,7 @@ pub struct Seen<'a> {
     pub now_ms: i64,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> Observed<'a> {
     /// The record, if it belongs to this incarnation of TASK.
     fn current(&self) -> Option<&'a RequestRow> {
         let record = self.record?;
@@ -180,7 +180,7 @@ pub enum TakeStep {
 
 /// Decides a take.
 #[must_use]
-pub fn take(seen: Seen<'_>, take: Take<'_>) -> TakeStep {
+pub fn take(seen: Observed<'_>, take: Take<'_>) -> TakeStep {
     if !same(take.created, seen.created) {
         return TakeStep::Refused(TakeRefusal::Recreated);
     }
@@ -252,7 +252,7 @@ pub enum FinishStep {
 /// Decides a result. Only the holder of the newest take may report one, and a final result is not
 /// replaced.
 #[must_use]
-pub fn finish(seen: Seen<'_>, finish: Finish<'_>) -> FinishStep {
+pub fn finish(seen: Observed<'_>, finish: Finish<'_>) -> FinishStep {
     if !same(finish.created, seen.created) {
         return FinishStep::Refused(TakeRefusal::Recreated);
     }
@@ -326,7 +326,7 @@ pub enum CancelStep {
 /// be cancelled as if it was never taken. If another holder takes it at the same time, the revision
 /// decides.
 #[must_use]
-pub fn cancel(seen: Seen<'_>, caller: Caller<'_>, is_gone: bool) -> CancelStep {
+pub fn cancel(seen: Observed<'_>, caller: Caller<'_>, is_gone: bool) -> CancelStep {
     match (seen.current(), seen.request) {
         (Some(row), _) if !caller.owns(seen.seq, &row.sender) => CancelStep::Unknown,
         (Some(row), Some(request)) if is_let_go(row, is_gone) => {
@@ -374,7 +374,7 @@ pub enum Status<'a> {
 /// Answers a question about the status. A request whose holder `is_gone` for good is queued for
 /// another holder.
 #[must_use]
-pub fn status<'a>(seen: Seen<'a>, caller: Caller<'_>, is_gone: bool) -> Status<'a> {
+pub fn status<'a>(seen: Observed<'a>, caller: Caller<'_>, is_gone: bool) -> Status<'a> {
     match (seen.current(), seen.request) {
         (Some(row), Some(_))
             if caller.owns(seen.seq, &row.sender)
@@ -411,7 +411,7 @@ pub enum SweepStep {
 /// Decides about one record (ANY-6). A record of an earlier incarnation of TASK has left the queue
 /// together with that incarnation.
 #[must_use]
-pub fn sweep(record: &Record, seen: Seen<'_>) -> SweepStep {
+pub fn sweep(record: &Record, seen: Observed<'_>) -> SweepStep {
     let row = &record.row;
     let stands = seen.request.is_some() && same(&row.stream_created, seen.created);
     if owed(row, None).is_some() {

@@ -1,9 +1,11 @@
 //! A retry delay that grows with each consecutive failure.
 
-use crate::waiting::retry_delay_ms;
+use std::time::Duration;
+
+use crate::waiting::retry_delay;
 
 /// Longest delay: work resumes at most this long after the cause of the failures is gone.
-const LONGEST_MS: i64 = 30_000;
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Counts consecutive failures, and gives the delay after each.
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,10 +14,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Notes a failure; returns how long to wait, in milliseconds.
-    pub fn next_ms(&mut self) -> i64 {
+    /// Notes a failure; returns how long to wait.
+    pub fn next_delay(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        retry_delay_ms(self.failures).min(LONGEST_MS)
+        retry_delay(self.failures).min(LONGEST)
     }
 
     /// Notes a success.
@@ -37,9 +39,9 @@ mod tests {
     #[test]
     fn the_delay_grows_to_half_a_minute_and_begins_anew_after_a_success() {
         let mut backoff = Backoff::default();
-        let delays: Vec<_> = (0..7).map(|_| backoff.next_ms()).collect();
-        assert_eq!(delays, [2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
+        let delays: Vec<_> = (0..7).map(|_| backoff.next_delay().as_secs()).collect();
+        assert_eq!(delays, [2, 4, 8, 16, 30, 30, 30]);
         backoff.reset();
-        assert_eq!((backoff.failures(), backoff.next_ms()), (0, 2_000));
+        assert_eq!((backoff.failures(), backoff.next_delay().as_secs()), (0, 2));
     }
 }

@@ -22,7 +22,7 @@ const MOST_STEPS_BACK: u32 = 16;
 
 /// A live connection, as its server reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct SeenConnection {
     /// The server that reported it; only this server can kick it.
     pub server: String,
     /// Its number on that server.
@@ -53,7 +53,7 @@ pub struct Page {
     /// How many connections the account has on that server.
     pub total: u64,
     /// The connections of the page.
-    pub connections: Vec<Seen>,
+    pub connections: Vec<SeenConnection>,
 }
 
 /// Why a census is incomplete.
@@ -160,7 +160,7 @@ impl Census {
     ///
     /// # Errors
     /// What is missing.
-    pub fn complete(&self) -> Result<Vec<Seen>, Incomplete> {
+    pub fn complete(&self) -> Result<Vec<SeenConnection>, Incomplete> {
         let answered = self.servers.len() as u64;
         if answered < self.active.max(1) {
             return Err(Incomplete::Servers { answered, active: self.active.max(1) });
@@ -177,9 +177,9 @@ impl Census {
     }
 
     /// The connections seen so far; they prove presence, never absence.
-    pub fn seen(&self) -> impl Iterator<Item = Seen> {
+    pub fn seen(&self) -> impl Iterator<Item = SeenConnection> {
         self.servers.iter().flat_map(|(server, pages)| {
-            pages.connections.iter().map(move |(&cid, principal)| Seen {
+            pages.connections.iter().map(move |(&cid, principal)| SeenConnection {
                 server: server.clone(),
                 cid,
                 principal: principal.clone(),
@@ -190,7 +190,7 @@ impl Census {
 
 /// Whether `principal` is connected.
 #[must_use]
-pub fn liveness(principal: &Principal, seen: &[Seen], complete: bool) -> LiveState {
+pub fn liveness(principal: &Principal, seen: &[SeenConnection], complete: bool) -> LiveState {
     if seen.iter().any(|seen| seen.principal.as_ref() == Some(principal)) {
         LiveState::Live
     } else if complete {
@@ -211,7 +211,8 @@ mod tests {
     }
 
     fn page(server: &str, offset: u64, total: u64, cids: &[u64]) -> Page {
-        let seen = |&cid: &u64| Seen { server: server.into(), cid, principal: Some(alice()) };
+        let seen =
+            |&cid: &u64| SeenConnection { server: server.into(), cid, principal: Some(alice()) };
         let connections = cids.iter().map(seen).collect();
         Page { server: server.into(), offset, total, connections }
     }

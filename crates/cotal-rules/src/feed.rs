@@ -26,7 +26,7 @@ struct Reads {
 
 /// One write that makes the bucket show a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum RowChange {
     /// This row differs from the one held.
     Put(Principal, FeedRow),
     /// No principal of the picture has this key.
@@ -61,17 +61,17 @@ impl Picture {
     /// The differences from `held`, the rows of the bucket; `None` for a value that cannot be
     /// parsed.
     #[must_use]
-    pub fn changes(&self, held: &BTreeMap<String, Option<FeedRow>>, now_ms: i64) -> Vec<Change> {
+    pub fn changes(&self, held: &BTreeMap<String, Option<FeedRow>>, now_ms: i64) -> Vec<RowChange> {
         let is_shown = |key: &str| {
             Principal::parse(key).is_ok_and(|principal| self.rows.contains_key(&principal))
         };
-        let gone = held.keys().filter(|key| !is_shown(key)).cloned().map(Change::Remove);
+        let gone = held.keys().filter(|key| !is_shown(key)).cloned().map(RowChange::Remove);
         let rows = self.rows.iter().map(|(principal, reads)| (principal, reads.row(now_ms)));
         let changed = rows.filter(|(principal, row)| {
             let held = held.get(principal.as_str()).and_then(Option::as_ref);
             held.is_none_or(|held| !shows_the_same(held, row))
         });
-        changed.map(|(principal, row)| Change::Put(principal.clone(), row)).chain(gone).collect()
+        changed.map(|(principal, row)| RowChange::Put(principal.clone(), row)).chain(gone).collect()
     }
 }
 
@@ -105,8 +105,8 @@ mod tests {
     /// The rows of the bucket once every change is written.
     fn written(picture: &Picture, now: i64) -> BTreeMap<String, Option<FeedRow>> {
         let put = |change| match change {
-            Change::Put(principal, row) => (principal.to_string(), Some(row)),
-            Change::Remove(key) => panic!("{key} was never there"),
+            RowChange::Put(principal, row) => (principal.to_string(), Some(row)),
+            RowChange::Remove(key) => panic!("{key} was never there"),
         };
         picture.changes(&BTreeMap::new(), now).into_iter().map(put).collect()
     }
@@ -145,9 +145,10 @@ mod tests {
         held.insert("no principal".to_owned(), None);
         held.insert("local.bob".to_owned(), None);
         let changes = picture().changes(&held, 9);
-        let removed: Vec<_> = changes.iter().filter(|c| matches!(c, Change::Remove(_))).collect();
+        let removed: Vec<_> =
+            changes.iter().filter(|c| matches!(c, RowChange::Remove(_))).collect();
         assert_eq!(removed.len(), 2, "{changes:?}");
-        let is_bob = |c: &Change| matches!(c, Change::Put(p, row) if *p == who("local.bob") && row.observed_at == 9);
+        let is_bob = |c: &RowChange| matches!(c, RowChange::Put(p, row) if *p == who("local.bob") && row.observed_at == 9);
         assert!(
             changes.iter().any(is_bob) && changes.len() == 3,
             "garbage is written over: {changes:?}"

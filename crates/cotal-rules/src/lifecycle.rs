@@ -11,7 +11,7 @@
 //!   pulled or accepted, and only then releases the lease;
 //! - the first cause of an end is the one reported, and every end takes a bounded time.
 
-use crate::watchdog::{Link, Verdict, Watchdog, Windows};
+use crate::watchdog::{Link, Watchdog, WatchdogVerdict, Windows};
 
 /// How long the lane waits for the broker to store the row without `ready`, in milliseconds; then
 /// the responders go all the same. A working broker answers within a few.
@@ -83,7 +83,7 @@ pub enum Cause {
     /// A step or a component failed, and says why.
     Failed,
     /// The broker or the credential was given up.
-    Link(Verdict),
+    Link(WatchdogVerdict),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -188,7 +188,7 @@ impl Lifecycle {
         }
     }
 
-    fn orders(&self, levels: &Levels, verdict: Option<Verdict>) -> Orders {
+    fn orders(&self, levels: &Levels, verdict: Option<WatchdogVerdict>) -> Orders {
         let runs = matches!(
             self.phase,
             Phase::Binding | Phase::Serving | Phase::Withdrawing { .. } | Phase::Draining { .. }
@@ -200,14 +200,14 @@ impl Lifecycle {
             want_ready: self.phase == Phase::Serving && levels.is_bound,
             finish: matches!(self.phase, Phase::Draining { .. } | Phase::Releasing | Phase::Over),
             release: self.phase == Phase::Releasing,
-            say_expired: verdict == Some(Verdict::AwaitRenewal),
+            say_expired: verdict == Some(WatchdogVerdict::AwaitRenewal),
         }
     }
 }
 
 /// What ends a lane, the gravest first: without the lease it may do nothing any more.
-fn cause(levels: &Levels, verdict: Option<Verdict>) -> Option<Cause> {
-    let gone = verdict.filter(|verdict| *verdict != Verdict::AwaitRenewal);
+fn cause(levels: &Levels, verdict: Option<WatchdogVerdict>) -> Option<Cause> {
+    let gone = verdict.filter(|verdict| *verdict != WatchdogVerdict::AwaitRenewal);
     if levels.lease == Lease::Ended {
         Some(Cause::Lease)
     } else if let Some(verdict) = gone {

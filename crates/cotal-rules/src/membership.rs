@@ -53,7 +53,7 @@ pub struct Refusal {
 
 /// Who changes which row, when, and on whose authority.
 #[derive(Debug, Clone, Copy)]
-pub struct Change<'a> {
+pub struct MemberChange<'a> {
     /// The channel.
     pub channel: &'a Channel,
     /// The member.
@@ -82,7 +82,7 @@ pub enum JoinStep {
 
 /// Decides a join. An open interval is kept as it is: a second join changes nothing (MEM-6).
 #[must_use]
-pub fn join(current: Option<&Membership>, acl: Acl<'_>, change: Change<'_>) -> JoinStep {
+pub fn join(current: Option<&Membership>, acl: Acl<'_>, change: MemberChange<'_>) -> JoinStep {
     if let Some(refusal) = not_allowed(acl, change.channel) {
         return JoinStep::Refused(refusal);
     }
@@ -154,7 +154,7 @@ pub enum LeaveStep {
 /// Decides a leave of `generation`. It only closes an existing row (MEM-4). A generation older than
 /// the row's is refused, because a rejoin has replaced the membership that the caller means.
 #[must_use]
-pub fn leave(current: Option<&Membership>, generation: u64, change: Change<'_>) -> LeaveStep {
+pub fn leave(current: Option<&Membership>, generation: u64, change: MemberChange<'_>) -> LeaveStep {
     let Some(row) = current else {
         return LeaveStep::AlreadyLeft;
     };
@@ -181,7 +181,7 @@ pub fn leave(current: Option<&Membership>, generation: u64, change: Change<'_>) 
 }
 
 /// The row, closed after `cursor`; an interval never ends before it begins.
-fn close(row: &Membership, cursor: u64, change: Change<'_>) -> Write {
+fn close(row: &Membership, cursor: u64, change: MemberChange<'_>) -> Write {
     let closed = Membership {
         leave_cursor: Some(cursor.max(row.join_cursor)),
         updated_at: change.now_ms,
@@ -207,7 +207,11 @@ pub enum ActivateStep {
 /// Decides the activation of `generation` after catch-up is complete. It only updates an open row
 /// of that generation (MEM-4). The change's cursor is not used.
 #[must_use]
-pub fn activate(current: Option<&Membership>, generation: u64, change: Change<'_>) -> ActivateStep {
+pub fn activate(
+    current: Option<&Membership>,
+    generation: u64,
+    change: MemberChange<'_>,
+) -> ActivateStep {
     let Some(row) = current.filter(|row| row.generation == generation && row.is_open()) else {
         return ActivateStep::Superseded;
     };
@@ -233,7 +237,7 @@ pub fn activate(current: Option<&Membership>, generation: u64, change: Change<'_
 pub fn close_evicted(
     current: Option<&Membership>,
     generation: u64,
-    change: Change<'_>,
+    change: MemberChange<'_>,
 ) -> CloseStep {
     match current.filter(|row| row.generation == generation && row.is_open()) {
         Some(row) if !row.activated => CloseStep::Write(close(row, row.join_cursor, change)),

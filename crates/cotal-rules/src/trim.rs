@@ -13,7 +13,7 @@ use cotal_wire::limits::PER_SUBJECT;
 use hashbrown::HashMap;
 
 /// Posts of one subject that one purge takes: each purge is a request to the broker.
-const STEP: u64 = 250;
+const TRIM_STEP: u64 = 250;
 
 /// The routed posts of each subject, counted since the start.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Trim {
 #[derive(Debug, Default)]
 struct Routed {
     count: u64,
-    /// For every [`STEP`] posts: the count so far, and the sequence of the last.
+    /// For every [`TRIM_STEP`] posts: the count so far, and the sequence of the last.
     steps: VecDeque<(u64, u64)>,
 }
 
@@ -57,7 +57,7 @@ impl Trim {
         self.highest = seq;
         let routed = self.subjects.entry_ref(subject).or_default();
         routed.count += 1;
-        if routed.count.is_multiple_of(STEP) {
+        if routed.count.is_multiple_of(TRIM_STEP) {
             routed.steps.push_back((routed.count, seq));
             let surplus = |step: &mut (u64, u64)| routed.count - step.0 >= PER_SUBJECT;
             if let Some((_, up_to)) = routed.steps.pop_front_if(surplus) {
@@ -81,27 +81,27 @@ mod tests {
     #[test]
     fn what_is_routed_goes_in_steps_and_a_thousand_stay() {
         let mut trim = Trim::default();
-        for seq in 1..=PER_SUBJECT + STEP - 1 {
+        for seq in 1..=PER_SUBJECT + TRIM_STEP - 1 {
             trim.arrived("a", seq);
         }
         assert_eq!(trim.next(u64::MAX), None);
-        let last = PER_SUBJECT + STEP;
+        let last = PER_SUBJECT + TRIM_STEP;
         trim.arrived("a", last);
         trim.arrived("a", last);
-        assert_eq!(trim.next(STEP - 1), None, "not settled yet");
-        let purge = Purge { subject: "a".to_owned(), up_to: STEP };
-        assert_eq!(trim.next(STEP), Some(purge));
+        assert_eq!(trim.next(TRIM_STEP - 1), None, "not settled yet");
+        let purge = Purge { subject: "a".to_owned(), up_to: TRIM_STEP };
+        assert_eq!(trim.next(TRIM_STEP), Some(purge));
         assert_eq!(trim.next(u64::MAX), None);
     }
 
     #[test]
     fn subjects_are_counted_apart_and_from_the_start_on() {
         let mut trim = Trim::after(10);
-        for seq in 1..=2 * (PER_SUBJECT + STEP) + 10 {
+        for seq in 1..=2 * (PER_SUBJECT + TRIM_STEP) + 10 {
             trim.arrived(["a", "b"][usize::from(seq % 2 == 0)], seq);
         }
         let purges: Vec<_> = std::iter::from_fn(|| trim.next(u64::MAX)).collect();
         let up_to: Vec<_> = purges.iter().map(|it| (it.subject.as_str(), it.up_to)).collect();
-        assert_eq!(up_to, [("a", 10 + 2 * STEP - 1), ("b", 10 + 2 * STEP)]);
+        assert_eq!(up_to, [("a", 10 + 2 * TRIM_STEP - 1), ("b", 10 + 2 * TRIM_STEP)]);
     }
 }

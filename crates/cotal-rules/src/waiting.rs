@@ -6,6 +6,7 @@
 //! half of the consumer's. Whatever is beyond is parked, outside the consumer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use cotal_wire::Lifecycle;
 use cotal_wire::control::WaitingEntry;
@@ -24,10 +25,10 @@ pub const MAX_REDELIVERIES: u64 = 10;
 /// What the reader does with a waiting entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Nak it with this delay, in milliseconds.
+    /// Nak it with this delay.
     Retry {
         /// The delay.
-        delay_ms: i64,
+        delay: Duration,
     },
     /// Record it as parked, ack it, and retry it from the dead bucket.
     Park {
@@ -38,25 +39,31 @@ pub enum Wait {
     GiveUp,
 }
 
-/// How long an entry waits after its `attempt`th delivery, counted from 1, in milliseconds.
+/// How long an entry waits after its `attempt`th delivery, counted from 1.
 #[must_use]
-pub fn retry_delay_ms(attempt: u64) -> i64 {
-    match attempt {
-        0 | 1 => 2_000,
-        2 => 4_000,
-        3 => 8_000,
-        4 => 16_000,
-        5 => 30_000,
-        _ => 60_000,
-    }
+pub fn retry_delay(attempt: u64) -> Duration {
+    Duration::from_secs(match attempt {
+        0 | 1 => 2,
+        2 => 4,
+        3 => 8,
+        4 => 16,
+        5 => 30,
+        _ => 60,
+    })
 }
 
-/// How long a parked entry that is due at `next_at` still waits, in milliseconds. The row's time is
-/// that of the clock when it was written; if the clock was set back since, the entry must not wait
-/// longer than the delay it was given.
+/// The same for sums with Unix milliseconds.
+fn retry_delay_ms(attempt: u64) -> i64 {
+    i64::try_from(retry_delay(attempt).as_millis()).unwrap_or(i64::MAX)
+}
+
+/// How long a parked entry that is due at `next_at` still waits. The row's time is of the clock
+/// when it was written; if the clock was set back since, the entry must not wait longer than the
+/// delay it was given.
 #[must_use]
-pub fn due_in_ms(next_at: i64, attempts: u64, now_ms: i64) -> i64 {
-    next_at.saturating_sub(now_ms).clamp(0, retry_delay_ms(attempts))
+pub fn due_in(next_at: i64, attempts: u64, now_ms: i64) -> Duration {
+    let left = next_at.saturating_sub(now_ms).max(0).unsigned_abs();
+    Duration::from_millis(left).min(retry_delay(attempts))
 }
 
 /// What happens to a parked entry after its retry failed.
@@ -135,8 +142,8 @@ impl Waiting {
             self.release(owner, seq);
             return Wait::GiveUp;
         }
-        let delay_ms = retry_delay_ms(entry.attempts);
-        let next_at = now_ms.saturating_add(delay_ms);
+        let next_at = now_ms.saturating_add(retry_delay_ms(entry.attempts));
+        let delay = retry_delay(entry.attempts);
         if !may_hold {
             self.release(owner, seq);
             return Wait::Park { next_at };
@@ -153,7 +160,7 @@ impl Waiting {
             self.slots_held += 1;
         }
         self.note(entry);
-        Wait::Retry { delay_ms }
+        Wait::Retry { delay }
     }
 
     /// Notes an entry that the reader itself holds on to: it takes no slot of its owner. An entry

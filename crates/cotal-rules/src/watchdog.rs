@@ -46,7 +46,7 @@ pub struct Link {
 
 /// What the shell does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum WatchdogVerdict {
     /// Say at once that the credential has expired.
     AwaitRenewal,
     /// End: the broker is unreachable.
@@ -90,7 +90,7 @@ impl Watchdog {
     }
 
     /// Takes the current state of the link; returns a verdict when one is due.
-    pub fn look(&mut self, link: Link, now: i64) -> Option<Verdict> {
+    pub fn look(&mut self, link: Link, now: i64) -> Option<WatchdogVerdict> {
         self.meter(now);
         let seen = std::mem::replace(&mut self.seen, link);
         let came_back = link.drops > seen.drops;
@@ -112,7 +112,7 @@ impl Watchdog {
             self.expired_at.get_or_insert(now);
         }
         if self.expired_at.is_some() && !was_expired {
-            return Some(Verdict::AwaitRenewal);
+            return Some(WatchdogVerdict::AwaitRenewal);
         }
         self.judge(now)
     }
@@ -138,17 +138,17 @@ impl Watchdog {
         }
     }
 
-    fn judge(&self, now: i64) -> Option<Verdict> {
+    fn judge(&self, now: i64) -> Option<WatchdogVerdict> {
         if let Some(expired) = self.expired_at {
             let over = now - expired >= self.windows.backstop_ms;
-            return over.then_some(Verdict::NotRenewed);
+            return over.then_some(WatchdogVerdict::NotRenewed);
         }
         let away = self.away?;
         let elapsed = now - away.since;
         if elapsed - away.stalled >= self.windows.window_ms {
-            Some(Verdict::Unreachable)
+            Some(WatchdogVerdict::Unreachable)
         } else if elapsed >= self.windows.backstop_ms {
-            Some(Verdict::PastBackstop)
+            Some(WatchdogVerdict::PastBackstop)
         } else {
             None
         }
@@ -170,7 +170,12 @@ mod tests {
     const DOWN: Link = Link { connected: false, drops: 1, ..UP };
 
     /// Calls `look` regularly from `from` on, until a verdict or until `until`.
-    fn looks(dog: &mut Watchdog, link: Link, from: i64, until: i64) -> Option<(Verdict, i64)> {
+    fn looks(
+        dog: &mut Watchdog,
+        link: Link,
+        from: i64,
+        until: i64,
+    ) -> Option<(WatchdogVerdict, i64)> {
         let mut now = from;
         while now <= until {
             if let Some(verdict) = dog.look(link, now) {
@@ -196,7 +201,7 @@ mod tests {
         let mut dog = Watchdog::new(windows(), 0);
         dog.look(DOWN, 100);
         let (verdict, at) = looks(&mut dog, DOWN, 200, 100_000).unwrap();
-        assert_eq!(verdict, Verdict::Unreachable);
+        assert_eq!(verdict, WatchdogVerdict::Unreachable);
         assert!((15_100..15_500).contains(&at), "{at}");
     }
 
@@ -204,7 +209,7 @@ mod tests {
     fn lif_3_a_broker_that_was_gone_before_the_first_look_is_given_up_as_well() {
         let mut dog = Watchdog::new(windows(), 0);
         let (verdict, at) = looks(&mut dog, DOWN, 0, 100_000).unwrap();
-        assert_eq!(verdict, Verdict::Unreachable);
+        assert_eq!(verdict, WatchdogVerdict::Unreachable);
         assert!((15_000..15_500).contains(&at), "{at}");
     }
 
@@ -234,20 +239,20 @@ mod tests {
         let mut dog = Watchdog::new(windows(), 0);
         dog.look(DOWN, 0);
         dog.look(DOWN, 250);
-        assert_eq!(dog.look(DOWN, 60_000), Some(Verdict::PastBackstop));
+        assert_eq!(dog.look(DOWN, 60_000), Some(WatchdogVerdict::PastBackstop));
     }
 
     #[test]
     fn crd_6_an_expiry_is_told_once_and_a_reconnect_alone_does_not_clear_it() {
         let mut dog = Watchdog::new(windows(), 0);
         let expired = Link { expiries: 1, ..UP };
-        assert_eq!(dog.look(expired, 0), Some(Verdict::AwaitRenewal));
+        assert_eq!(dog.look(expired, 0), Some(WatchdogVerdict::AwaitRenewal));
         assert_eq!(dog.look(expired, 1), None);
         let down = Link { expiries: 1, ..DOWN };
         assert_eq!(looks(&mut dog, down, 3, 30_000), None, "it is no broker disconnect");
         let back = Link { expiries: 1, drops: 1, ..UP };
         let (verdict, at) = looks(&mut dog, back, 30_001, 100_000).unwrap();
-        assert_eq!(verdict, Verdict::NotRenewed);
+        assert_eq!(verdict, WatchdogVerdict::NotRenewed);
         assert!((60_000..60_500).contains(&at));
     }
 
@@ -268,7 +273,7 @@ mod tests {
         let renewed = Link { renewals: 1, ..down };
         assert_eq!(dog.look(renewed, 40_000), None, "it was away for the expiry's sake");
         let (verdict, at) = looks(&mut dog, renewed, 40_001, 100_000).unwrap();
-        assert_eq!(verdict, Verdict::Unreachable);
+        assert_eq!(verdict, WatchdogVerdict::Unreachable);
         assert!((55_000..55_500).contains(&at), "{at}");
     }
 
@@ -278,9 +283,9 @@ mod tests {
         let mut dog = Watchdog::new(windows(), 0);
         assert_eq!(looks(&mut dog, DOWN, 0, 5_000), None);
         let past = Link { is_past_expiry: true, ..DOWN };
-        assert_eq!(dog.look(past, 5_100), Some(Verdict::AwaitRenewal));
+        assert_eq!(dog.look(past, 5_100), Some(WatchdogVerdict::AwaitRenewal));
         let (verdict, at) = looks(&mut dog, past, 5_200, 100_000).unwrap();
-        assert_eq!(verdict, Verdict::NotRenewed);
+        assert_eq!(verdict, WatchdogVerdict::NotRenewed);
         assert!((65_100..65_500).contains(&at), "{at}");
     }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 mod kept;
+mod last_valid;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::json::object;
 use crate::limits::{MAX_ACL_PATTERNS, MAX_ROW};
 
 pub use kept::KeptRow;
+pub use last_valid::LastValid;
 
 /// Why a value is not a row of its bucket.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 /// How often a running program is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const EXIT_POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// How a program ended and what it printed.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(super) fn run(
             child.wait()?;
             break None;
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(EXIT_POLL_EVERY);
     };
     let read = |path: &Path| -> anyhow::Result<String> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;

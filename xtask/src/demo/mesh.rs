@@ -20,7 +20,7 @@ const COMMAND: Duration = Duration::from_secs(60);
 const FETCH: Duration = Duration::from_secs(10 * 60);
 /// How long what was asked to end may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const OUTPUT_POLL_EVERY: Duration = Duration::from_millis(100);
 /// What of the caller's environment would make the demo another one.
 const FOREIGN: [&str; 6] = [
     "COTAL_SPACE",
@@ -136,7 +136,7 @@ impl Mesh {
     /// Waits until the daemon has routed this many posts since it started.
     pub(super) fn routed(&self, posts: u64) -> anyhow::Result<()> {
         let mut last = Value::Null;
-        let routed = until(COMMAND, LOOK_EVERY, || {
+        let routed = until(COMMAND, OUTPUT_POLL_EVERY, || {
             last = self.status()?["spaces"][0]["counters"].take();
             Ok(last["posts"].as_u64().filter(|n| *n >= posts))
         })?;
@@ -165,7 +165,7 @@ impl Mesh {
         let address = self.address()?;
         self.cotal(&["down"])?;
         let mut left = Vec::new();
-        let gone = until(GONE_WITHIN, LOOK_EVERY, || {
+        let gone = until(GONE_WITHIN, OUTPUT_POLL_EVERY, || {
             left = processes::naming(&self.root)?;
             Ok(left.is_empty().then_some(()))
         })?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cotal_client::{
-    Backstop, Draft, Endpoint, LeaseCondition, Left, Live, Notice, Shortfall, Source,
+    Backstop, Departure, Draft, Endpoint, LeaseCondition, Live, Notice, Shortfall, Source,
 };
 use cotal_testkit::Mesh;
 use cotal_wire::names::{DEFAULTS_KEY, DELIVERY};
@@ -25,7 +25,7 @@ async fn mem_8_without_a_daemon_a_join_is_live_with_the_backstop_unestablished()
     assert!(said.contains("joined live with the durable backstop unestablished"), "{said}");
     let left = bob.leave(&channel("team.a")).await;
     assert!(left.was_live);
-    assert_eq!(left.durable, Left::Standing(Shortfall::NoDaemon));
+    assert_eq!(left.durable, Departure::Standing(Shortfall::NoDaemon));
 }
 
 #[tokio::test]
@@ -156,8 +156,8 @@ async fn a_daemon_joins_lists_and_leaves_by_generation() {
     let listed = bob.memberships().await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!((listed[0].channel.as_str(), listed[0].generation), ("team.a", 1));
-    assert_eq!(bob.leave(&on).await.durable, Left::Durable { generation: 1 });
-    assert_eq!(bob.leave(&on).await.durable, Left::NotMember);
+    assert_eq!(bob.leave(&on).await.durable, Departure::Durable { generation: 1 });
+    assert_eq!(bob.leave(&on).await.durable, Departure::NotMember);
     assert_eq!(bob.join(&on).await.backstop, Backstop::Durable { generation: 2 });
     let denied = bob.join(&channel("team.b")).await.backstop;
     assert!(matches!(denied, Backstop::Unestablished(Shortfall::Refused { .. })), "{denied:?}");

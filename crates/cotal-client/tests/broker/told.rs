@@ -35,6 +35,22 @@ async fn counted(mesh: &Mesh) -> u64 {
     last
 }
 
+/// A mesh in which bob has lost some of what alice posted on `team.a`; says how much was lost.
+async fn with_losses(posts: usize) -> (Mesh, cotal_delivery::Lane, String, u64) {
+    let mesh = Mesh::start().await;
+    let daemon = mesh.lane().await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &[], &["team.>"]).await;
+    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
+    let on = channel("team.a");
+    sender(&mesh, &bob).await.join(&on).await;
+    alice.post_many(on.as_str(), "m", posts).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    let counted = counted(&mesh).await;
+    (mesh, daemon, bob, counted)
+}
+
 /// Unix milliseconds so long ago that the broker does not recognize an id any more.
 fn long_ago() -> i64 {
     let now = std::time::SystemTime::now()
@@ -45,18 +61,7 @@ fn long_ago() -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_lost_posts_is_told_which_and_how_many_once() {
-    let mesh = Mesh::start().await;
-    let daemon = mesh.lane().await;
-    let god = God::of(&mesh).await;
-    let alice = mesh.peer("alice", &[], &["team.>"]).await;
-    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
-    let on = channel("team.a");
-    sender(&mesh, &bob).await.join(&on).await;
-    alice.post_many(on.as_str(), "m", 1_500).await;
-    god.wait_until_settled(FANOUT).await;
-    god.wait_until_settled(READER).await;
-
-    let counted = counted(&mesh).await;
+    let (mesh, daemon, bob, counted) = with_losses(1_500).await;
     assert!((1..=500).contains(&counted), "{counted} of 500");
 
     let reader = sender(&mesh, &bob).await;
@@ -83,17 +88,7 @@ async fn a_member_that_lost_posts_is_told_which_and_how_many_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_tells_its_caller_of_posts_that_were_lost_before_it_came() {
-    let mesh = Mesh::start().await;
-    let daemon = mesh.lane().await;
-    let god = God::of(&mesh).await;
-    let alice = mesh.peer("alice", &[], &["team.>"]).await;
-    let bob = mesh.add_agent("bob", &["team.>"], &[], None).await;
-    let on = channel("team.a");
-    sender(&mesh, &bob).await.join(&on).await;
-    alice.post_many(on.as_str(), "m", 1_200).await;
-    god.wait_until_settled(FANOUT).await;
-    god.wait_until_settled(READER).await;
-    let counted = counted(&mesh).await;
+    let (mesh, daemon, bob, counted) = with_losses(1_200).await;
     let reader = endpoint(&mesh, &bob).await;
     let mut lost = 0;
     while lost < counted {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cotal_nats::{Connection, Message, NatsError};
-use cotal_rules::eviction::{self, Census, Incomplete, PAGE, Page, Seen};
+use cotal_rules::eviction::{self, Census, Incomplete, PAGE, Page, SeenConnection};
 use cotal_wire::names::{SYS_PING, sys};
 use cotal_wire::{Principal, Role};
 use serde::Deserialize;
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long they may take for a page: a thousand connections come with their whole JWTs.
 const PAGE_WITHIN: Duration = Duration::from_secs(5);
-/// Most connections that one census looks at.
-const MOST_SEEN: usize = 1_000_000;
+/// Most connections that one census reads.
+const MAX_CONNECTIONS: usize = 1_000_000;
 
 /// What a census tells about each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ impl Taken {
 /// One live connection.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    pub(super) seen: Seen,
+    pub(super) seen: SeenConnection,
     /// The role that its credential names.
     pub(super) role: Option<Role>,
     /// Whether an agent's credential made it.
@@ -114,7 +114,7 @@ impl ConnInfo {
     fn read(self, server: &str) -> Connected {
         let role = self.tags.iter().find_map(|tag| tag.strip_prefix("role:"));
         Connected {
-            seen: Seen {
+            seen: SeenConnection {
                 server: server.to_owned(),
                 cid: self.cid,
                 principal: eviction::attribute(&self.tags, self.authorized_user.as_deref()),
@@ -184,7 +184,7 @@ async fn pages(
             census.page(page);
             connected.extend(read.into_iter().map(|c| ((c.seen.server.clone(), c.seen.cid), c)));
         }
-        if census.wanted() == Some((offset, owing)) || seen > MOST_SEEN {
+        if census.wanted() == Some((offset, owing)) || seen > MAX_CONNECTIONS {
             break;
         }
     }

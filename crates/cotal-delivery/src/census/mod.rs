@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_nats::Connection;
-use cotal_rules::eviction::{self, Seen};
+use cotal_rules::eviction::{self, SeenConnection};
 use cotal_wire::control::{Eviction, LiveState, PrincipalLiveness};
 use cotal_wire::names::sys;
 use cotal_wire::{Principal, Role, Space};
@@ -37,13 +37,13 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a kicked client may take to reconnect: a scan before that would not see it.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Between two scans that wait for kicked connections to leave.
-const RESCAN: Duration = Duration::from_millis(100);
+const RESCAN_EVERY: Duration = Duration::from_millis(100);
 /// Scans in a row, if connections opened or closed during one.
-const SCANS: usize = 3;
+const MAX_SCANS: usize = 3;
 
 /// The result of one scan.
 struct Scan {
-    seen: Vec<Seen>,
+    seen: Vec<SeenConnection>,
     /// Why the scan proves nobody gone; `None` if it does.
     incomplete: Option<String>,
 }
@@ -113,8 +113,8 @@ impl Scanner {
         let kicker = self.kicker().await?;
         let before = self.scan().await?;
         let wanted: BTreeSet<_> = principals.iter().collect();
-        let is_target = |seen: &&Seen| is_of(seen, &wanted);
-        let targets: Vec<Seen> = before.seen.iter().filter(is_target).cloned().collect();
+        let is_target = |seen: &&SeenConnection| is_of(seen, &wanted);
+        let targets: Vec<SeenConnection> = before.seen.iter().filter(is_target).cloned().collect();
         let kicked = match &kicker {
             Kicker::Own(evictor) => {
                 for target in &targets {
@@ -164,10 +164,10 @@ impl Scanner {
     async fn kick_by_host(
         &self,
         authority: &Arc<dyn KickAuthority>,
-        targets: &[Seen],
-    ) -> Result<Vec<Seen>, ScanError> {
+        targets: &[SeenConnection],
+    ) -> Result<Vec<SeenConnection>, ScanError> {
         let listed = self.census_by_host(authority).await?;
-        let listed: BTreeSet<Seen> = listed.seen.into_iter().collect();
+        let listed: BTreeSet<SeenConnection> = listed.seen.into_iter().collect();
         let mut kicked = Vec::new();
         for target in targets.iter().filter(|target| listed.contains(target)) {
             let server = target.server.clone();
@@ -264,13 +264,13 @@ impl Scanner {
             if proven || tokio::time::Instant::now() >= deadline {
                 return Ok(scan);
             }
-            tokio::time::sleep(RESCAN).await;
+            tokio::time::sleep(RESCAN_EVERY).await;
         }
     }
 
     /// The broker ignores a kick without a reply subject. The reply proves nothing, so nobody waits
     /// for it.
-    async fn kick(&self, evictor: &Connection, target: &Seen) {
+    async fn kick(&self, evictor: &Connection, target: &SeenConnection) {
         let body = json!({ "cid": target.cid }).to_string();
         let reply = format!("{}.kick", evictor.inbox_prefix());
         let subject = sys::kick(&target.server);
@@ -292,7 +292,7 @@ impl Scanner {
         F: Future<Output = Result<Scan, ScanError>>,
     {
         let mut scan = take().await?;
-        for _ in 1..SCANS {
+        for _ in 1..MAX_SCANS {
             let Some(why) = &scan.incomplete else { break };
             warn!(space = %self.space(), %why, "the census is incomplete");
             scan = take().await?;
@@ -301,10 +301,10 @@ impl Scanner {
     }
 }
 
-fn is_of(seen: &Seen, wanted: &BTreeSet<&Principal>) -> bool {
+fn is_of(seen: &SeenConnection, wanted: &BTreeSet<&Principal>) -> bool {
     seen.principal.as_ref().is_some_and(|principal| wanted.contains(principal))
 }
 
-fn count<'a>(seen: impl Iterator<Item = &'a Seen>, principal: &Principal) -> u64 {
+fn count<'a>(seen: impl Iterator<Item = &'a SeenConnection>, principal: &Principal) -> u64 {
     seen.filter(|seen| seen.principal.as_ref() == Some(principal)).count() as u64
 }

@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 /// Between two consumer infos while deliveries that went elsewhere hold up progress.
-const UNPROVEN_LOOK_EVERY: Duration = Duration::from_millis(100);
+const UNPROVEN_POLL_EVERY: Duration = Duration::from_millis(100);
 /// Between two consumer infos while somebody waits for a sequence that was not processed yet.
-const AWAITED_LOOK_EVERY: Duration = Duration::from_secs(1);
+const AWAITED_POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// A consumer info, with the state when it was requested.
-struct Looked {
+struct ConsumerState {
     ticket: LookTicket,
     last: u64,
     answer: Result<ConsumerInfo, NatsError>,
@@ -29,7 +29,7 @@ pub(crate) struct Tracker {
     stream: String,
     consumer: String,
     progress: Progress,
-    looking: Option<Pin<Box<dyn Future<Output = Looked> + Send>>>,
+    looking: Option<Pin<Box<dyn Future<Output = ConsumerState> + Send>>>,
     next_look: Instant,
     is_proven: watch::Sender<bool>,
 }
@@ -95,9 +95,9 @@ impl Tracker {
     /// sequence that the stream has given out and that somebody waits for. Cancel-safe.
     pub(crate) async fn look(&mut self, awaited: u64) {
         let pause = if !self.progress.is_proven() {
-            UNPROVEN_LOOK_EVERY
+            UNPROVEN_POLL_EVERY
         } else if awaited > self.progress.done() {
-            AWAITED_LOOK_EVERY
+            AWAITED_POLL_EVERY
         } else {
             return std::future::pending().await;
         };
@@ -106,7 +106,7 @@ impl Tracker {
             self.looking = Some(Box::pin(self.ask(awaited)));
         }
         let Some(looking) = &mut self.looking else { return };
-        let Looked { ticket, last, answer } = looking.await;
+        let ConsumerState { ticket, last, answer } = looking.await;
         self.looking = None;
         self.next_look = Instant::now() + pause;
         match answer {
@@ -118,13 +118,13 @@ impl Tracker {
         self.tell();
     }
 
-    fn ask(&self, last: u64) -> impl Future<Output = Looked> + Send + use<> {
+    fn ask(&self, last: u64) -> impl Future<Output = ConsumerState> + Send + use<> {
         let ticket = self.progress.ticket();
         let connection = self.connection.clone();
         let (stream, consumer) = (self.stream.clone(), self.consumer.clone());
         async move {
             let answer = connection.consumer_info(&stream, &consumer).await;
-            Looked { ticket, last, answer }
+            ConsumerState { ticket, last, answer }
         }
     }
 

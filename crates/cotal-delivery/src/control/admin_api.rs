@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Message, NatsError, Subscription, Writer};
+use cotal_nats::{NatsError, Subject, Subscription};
 use cotal_rules::directory::Acl;
 use cotal_wire::anycast::PageArgs;
 use cotal_wire::control::{
@@ -16,7 +16,7 @@ use cotal_wire::control::{
 };
 use cotal_wire::limits::MAX_EVICT;
 use cotal_wire::names::DELIVERY_ADMIN;
-use cotal_wire::{Lifecycle, Principal, Space};
+use cotal_wire::{Lifecycle, Principal};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -25,50 +25,42 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::warn;
 
-use crate::beside::Health;
-use crate::census::{ScanError, Scanner};
+use crate::census::ScanError;
+use crate::control::components::{Components, Sidecars};
 use crate::control::rail::{Rail, args, done, unknown};
 use crate::counters::Counters;
-use crate::credentials::adoption::{Proved, Renewal};
-use crate::feed::FeedHandle;
+use crate::credentials::adoption::Proved;
 use crate::loop_progress::LoopReporter;
-use crate::pipeline::reader::waiting::SharedWaiting;
-use crate::pipeline::recall::Recaller;
-use crate::registry::Registry;
-use crate::role_requests::RequestKeeper;
+use crate::sidecar::Health;
 use crate::state::view::View;
 
 /// Requests that wait for their turn; one beyond this is dropped, and its caller times out and
 /// retries.
-const QUEUE: usize = 1_024;
+const MAX_QUEUED_REQUESTS: usize = 1_024;
 
 /// How long a recall may hold up the requests behind it. Copies deleted by then stay deleted.
 const RECALL_WITHIN: Duration = Duration::from_secs(4);
-
-/// Components beside delivery, whose state is shown here and whose credentials are renewed.
-pub(crate) struct Beside {
-    pub(crate) timers: Health,
-    pub(crate) feed: FeedHandle,
-    /// Whether the broker stores the lease's row.
-    pub(crate) lease: Health,
-}
 
 /// Everything the service needs.
 pub(crate) struct AdminApi {
     pub(crate) rail: Rail,
     pub(crate) view: Arc<View>,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) beside: Beside,
     pub(crate) incarnation: String,
     pub(crate) since: i64,
-    pub(crate) scanner: Scanner,
-    pub(crate) waiting: SharedWaiting,
-    /// The writers into INBOX and DLV, with their names.
-    pub(crate) stores: [(&'static str, Writer); 2],
-    pub(crate) renewal: Arc<Renewal>,
-    pub(crate) keeper: Arc<RequestKeeper>,
-    pub(crate) recaller: Recaller,
+    pub(crate) components: Arc<Components>,
+}
+
+/// A request that has been read, or why it is refused, and where the reply goes.
+struct AdminCall {
+    request: Result<Request, Reply>,
+    reply_to: Subject,
+}
+
+impl AdminCall {
+    fn is_inventory(&self) -> bool {
+        self.request.as_ref().is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
+    }
 }
 
 impl AdminApi {
@@ -76,24 +68,26 @@ impl AdminApi {
     pub(crate) async fn run(
         self,
         mut requests: Subscription,
-        mut beat: LoopReporter,
+        mut reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         let service = Arc::new(self);
-        let (queue, queued) = mpsc::channel(QUEUE);
+        let (queue, queued) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut working = JoinSet::new();
         working.spawn(Arc::clone(&service).answer_in_order(queued));
         loop {
             let message = tokio::select! {
                 () = stop.cancelled() => break,
-                () = beat.answered() => continue,
+                () = reporter.answered() => continue,
                 Some(_) = working.join_next(), if working.len() > 1 => continue,
                 message = requests.next() => message?,
             };
-            if is_inventory(&message) {
+            let Some(call) = service.rail.call(message, DELIVERY_ADMIN) else { continue };
+            let asked = AdminCall { request: call.request(), reply_to: call.reply_to };
+            if asked.is_inventory() {
                 let service = Arc::clone(&service);
-                working.spawn(async move { service.answer(&message).await });
-            } else if queue.try_send(message).is_err() {
+                working.spawn(async move { service.answer(asked).await });
+            } else if queue.try_send(asked).is_err() {
                 warn!(space = %service.rail.space, "too many admin requests wait; dropped one");
             }
         }
@@ -102,23 +96,22 @@ impl AdminApi {
         Ok(())
     }
 
-    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<Message>) {
-        while let Some(message) = queued.recv().await {
-            self.answer(&message).await;
+    async fn answer_in_order(self: Arc<Self>, mut queued: mpsc::Receiver<AdminCall>) {
+        while let Some(asked) = queued.recv().await {
+            self.answer(asked).await;
         }
     }
 
-    async fn answer(&self, message: &Message) {
-        let parse = |space: &Space, subject: &str| space.parse_ctl(DELIVERY_ADMIN, subject);
-        let Some(call) = self.rail.call(message, parse) else { return };
-        let reply = match self.rail.read(message, &call.caller) {
+    async fn answer(&self, asked: AdminCall) {
+        let AdminCall { request, reply_to } = asked;
+        let reply = match request.and_then(|request| self.rail.while_serving(request)) {
             Ok(request) if request.op == op::RELOAD_CREDS => {
-                return self.reload(call.reply_to, request).await;
+                return self.reload(&reply_to, request).await;
             }
             Ok(request) => self.perform(request).await,
             Err(refusal) => refusal,
         };
-        self.rail.send(call.reply_to, &reply).await;
+        self.rail.send(&reply_to, &reply).await;
     }
 
     /// Replies first and reconnects afterwards, because the reconnect drops the connection that
@@ -129,17 +122,17 @@ impl AdminApi {
             Err(refusal) => return self.rail.send(reply_to, &refusal).await,
         };
         let expected = args.expected.unwrap_or_default();
-        match self.renewal.reload(expected.delivery.as_deref()).await {
+        match self.components.renewal.reload(expected.delivery.as_deref()).await {
             Err(why) => self.rail.send(reply_to, &why.reply()).await,
             Ok(Proved { accepted, is_new }) => {
-                let feed = &self.beside.feed.credential;
+                let feed = &self.components.sidecars.feed.credential;
                 let reloaded = Reloaded {
                     delivery: Adoption::BrokerAccepted(accepted),
                     membership: feed.reload(expected.membership.as_deref()).await,
                 };
                 self.rail.send(reply_to, &done(&reloaded)).await;
                 if is_new {
-                    self.renewal.order_move();
+                    self.components.renewal.order_move();
                 }
             }
         }
@@ -167,24 +160,24 @@ impl AdminApi {
                 Err(refusal) => refusal,
             },
             op::PRINCIPAL_LIVENESS => match args::<PrincipalArgs>(request.args) {
-                Ok(a) => scanned(self.scanner.liveness(&a.principal).await),
+                Ok(a) => scanned(self.components.scanner.liveness(&a.principal).await),
                 Err(refusal) => refusal,
             },
             op::WAITING_ENTRIES => match args::<WaitingArgs>(request.args) {
-                Ok(a) => done(&self.waiting.page(&a)),
+                Ok(a) => done(&self.components.pipeline.waiting.page(&a)),
                 Err(refusal) => refusal,
             },
             op::STANDING_REQUESTS => match args::<PageArgs>(request.args) {
                 Ok(a) => self.standing(a.after).await,
                 Err(refusal) => refusal,
             },
-            op::RELOAD_STORE_IDENTITY => done(&self.scanner.store().identity()),
+            op::RELOAD_STORE_IDENTITY => done(&self.components.scanner.store().identity()),
             other => unknown(other, DELIVERY_ADMIN),
         }
     }
 
     async fn evict_one(&self, principal: Principal) -> Reply {
-        match self.scanner.evict(&[principal]).await {
+        match self.components.scanner.evict(&[principal]).await {
             Ok(mut results) => match results.pop() {
                 Some(result) => done(&result),
                 None => Reply::refused(Code::Unavailable, "the census gave no result; try again"),
@@ -198,14 +191,19 @@ impl AdminApi {
             let why = format!("one request may name at most {MAX_EVICT} principals");
             return Reply::refused(Code::Invalid, why);
         }
-        scanned(self.scanner.evict(principals).await.map(|results| Evictions { results }))
+        scanned(
+            self.components.scanner.evict(principals).await.map(|results| Evictions { results }),
+        )
     }
 
     /// Answers once no copy that the lifecycle's ACL row forbids can be delivered any more. A
     /// daemon that no longer serves cannot confirm that, because the daemon that serves now hands
     /// off too.
     async fn recall(&self, member: &Lifecycle) -> Reply {
-        let recalled = tokio::time::timeout(RECALL_WITHIN, self.recaller.recall_current(member));
+        let recalled = tokio::time::timeout(
+            RECALL_WITHIN,
+            self.components.pipeline.recaller.recall_current(member),
+        );
         match recalled.await {
             Ok(Ok(())) if matches!(self.view.directory().acl(member), Acl::Absent) => {
                 Reply::refused(Code::NotProvisioned, "this lifecycle has no ACL row")
@@ -221,23 +219,25 @@ impl AdminApi {
     }
 
     fn status(&self) -> Reply {
-        let garbled = self.view.directory().garbled() + self.keeper.garbled();
+        let garbled = self.view.directory().garbled() + self.components.requests.garbled();
         let mut status = self.counters.status(&self.incarnation, self.since, garbled);
-        status.waiting = self.waiting.len();
-        let Beside { timers, feed, lease } = &self.beside;
+        status.waiting = self.components.pipeline.waiting.len();
+        let Components { pipeline, sidecars, .. } = &*self.components;
+        let Sidecars { timers, feed, lease } = sidecars;
         let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
-        // The broker's answer to each writer's last write: only a write shows whether the broker
-        // stores.
-        let stores = self.stores.iter().filter_map(|(what, writer)| {
+        // What the broker answered to the last write: whether it stores is only shown by storing.
+        let stores =
+            [("the copies into INBOX", &pipeline.inbox), ("the hand-off into DLV", &pipeline.dlv)];
+        let stores = stores.into_iter().filter_map(|(what, writer)| {
             let reason = writer.refusal()?.to_string();
-            Some(Down { component: (*what).to_owned(), reason })
+            Some(Down { component: what.to_owned(), reason })
         });
         status.down = parts.chain(stores).collect();
         done(&status)
     }
 
     async fn standing(&self, after: u64) -> Reply {
-        match self.keeper.standing(after).await {
+        match self.components.requests.standing(after).await {
             Ok(requests) => done(&requests),
             Err(error) => {
                 Reply::refused(Code::Unavailable, format!("TASK cannot be read: {error}"))
@@ -248,7 +248,7 @@ impl AdminApi {
     /// A page is read like a whole inventory, after the same fence. It takes half of the broker's
     /// maximum payload, so that the name where the next page begins fits as well.
     async fn inventory(&self, member: &Lifecycle, after: Option<String>) -> Reply {
-        match (self.registry.inventory(member).await, after) {
+        match (self.components.registry.inventory(member).await, after) {
             (Ok(channels), None) => done(&Inventory { channels, next: None }),
             (Ok(channels), Some(after)) => {
                 let room = self.rail.connection.max_payload() / 2;
@@ -270,10 +270,4 @@ fn scanned<T: Serialize>(outcome: Result<T, ScanError>) -> Reply {
 /// message says which.
 fn refused(error: &ScanError) -> Reply {
     Reply::refused(Code::Unavailable, error.to_string())
-}
-
-/// Whether a message asks for an inventory; everything else about it is checked when it is
-/// answered.
-fn is_inventory(message: &Message) -> bool {
-    Request::parse(&message.payload).is_ok_and(|request| request.op == op::LIFECYCLE_MEMBERSHIPS)
 }

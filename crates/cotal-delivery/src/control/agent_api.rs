@@ -3,72 +3,50 @@
 
 use std::sync::Arc;
 
-use cotal_nats::{Message, NatsError, Subscription};
+use cotal_wire::Principal;
 use cotal_wire::anycast::{ListedRequests, PageArgs, SeqArgs, StatusReply};
 use cotal_wire::control::{JoinArgs, LeaveArgs, Reply, Request, op};
 use cotal_wire::names::DELIVERY;
 use cotal_wire::posts::{FindPostArgs, Missed, MissedArgs};
-use cotal_wire::{Principal, Space};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
+use crate::control::components::Components;
 use crate::control::find_post::find_post;
-use crate::control::rail::{Rail, args, done, serve_in_order, unknown};
+use crate::control::rail::{Rail, Service, args, done, unknown};
 use crate::counters::Counters;
-use crate::loop_progress::LoopReporter;
-use crate::registry::{Registry, RegistryError};
-use crate::role_requests::RequestKeeper;
+use crate::registry::RegistryError;
 
 /// Everything the service needs.
 pub(crate) struct AgentApi {
     pub(crate) rail: Rail,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<RequestKeeper>,
+    pub(crate) components: Arc<Components>,
     pub(crate) counters: Arc<Counters>,
 }
 
-impl AgentApi {
-    /// Answers until told to stop, then finishes the requests in progress. Each caller's requests
-    /// are processed in the order in which they arrived, so a leave after a join ends that join.
-    pub(crate) async fn run(
-        self,
-        requests: Subscription,
-        beat: LoopReporter,
-        stop: CancellationToken,
-    ) -> Result<(), NatsError> {
-        let service = Arc::new(self);
-        let rail = service.rail.clone();
-        let caller = move |message: &Message| rail.call(message, caller_of).map(|call| call.caller);
-        let answer = move |message| {
-            let service = Arc::clone(&service);
-            async move { service.answer(&message).await }
-        };
-        serve_in_order(requests, beat, &stop, caller, answer).await
-    }
+impl Service for AgentApi {
+    const NAME: &'static str = DELIVERY;
 
-    async fn answer(&self, message: &Message) {
-        let Some(call) = self.rail.call(message, caller_of) else { return };
-        let reply = match self.rail.read(message, &call.caller) {
-            Ok(request) => self.perform(&call.caller, request).await,
-            Err(refusal) => refusal,
-        };
-        self.rail.send(call.reply_to, &reply).await;
+    fn rail(&self) -> &Rail {
+        &self.rail
     }
 
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
         match request.op.as_str() {
             op::DURABLE_JOIN => match args::<JoinArgs>(request.args) {
-                Ok(a) => reply(self.registry.join(caller, &a.channel, a.lifecycle_uid).await),
+                Ok(a) => {
+                    reply(self.components.registry.join(caller, &a.channel, a.lifecycle_uid).await)
+                }
                 Err(refusal) => refusal,
             },
             op::DURABLE_LEAVE => match args::<LeaveArgs>(request.args) {
                 Ok(LeaveArgs { channel, generation, lifecycle_uid }) => {
-                    let left = self.registry.leave(caller, &channel, generation, lifecycle_uid);
+                    let left =
+                        self.components.registry.leave(caller, &channel, generation, lifecycle_uid);
                     reply(left.await)
                 }
                 Err(refusal) => refusal,
             },
-            op::LIST_MEMBERSHIPS => reply(self.registry.list(caller).await),
+            op::LIST_MEMBERSHIPS => reply(self.components.registry.list(caller).await),
             op::ANYCAST_STATUS => match args::<SeqArgs>(request.args) {
                 Ok(a) => reply(self.status(caller, a.seq).await),
                 Err(refusal) => refusal,
@@ -92,9 +70,11 @@ impl AgentApi {
             other => unknown(other, DELIVERY),
         }
     }
+}
 
+impl AgentApi {
     async fn missed(&self, caller: &Principal, args: &MissedArgs) -> Result<Missed, RegistryError> {
-        let member = self.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
+        let member = self.components.registry.lifecycle_now(caller, args.lifecycle_uid).await?;
         let mut episodes = self.counters.misses().owed(&member, &args.told);
         if episodes.iter().any(|episode| episode.to == u64::MAX) {
             // No missed post can be newer than the newest post.
@@ -105,13 +85,13 @@ impl AgentApi {
     }
 
     async fn status(&self, caller: &Principal, seq: u64) -> Result<StatusReply, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        self.keeper.status(&member, seq).await
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        self.components.requests.status(&member, seq).await
     }
 
     async fn cancel(&self, caller: &Principal, seq: u64) -> Result<Reply, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        self.keeper.cancel(&member, seq).await
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        self.components.requests.cancel(&member, seq).await
     }
 
     async fn requests(
@@ -119,13 +99,9 @@ impl AgentApi {
         caller: &Principal,
         after: u64,
     ) -> Result<ListedRequests, RegistryError> {
-        let member = self.registry.live_lifecycle(caller).await?;
-        Ok(self.keeper.list(&member, after).await?)
+        let member = self.components.registry.live_lifecycle(caller).await?;
+        Ok(self.components.requests.list(&member, after).await?)
     }
-}
-
-fn caller_of(space: &Space, subject: &str) -> Option<Principal> {
-    space.parse_ctl(DELIVERY, subject)
 }
 
 fn reply<T: Serialize>(outcome: Result<T, RegistryError>) -> Reply {

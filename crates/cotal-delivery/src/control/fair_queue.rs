@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use cotal_wire::Principal;
 
 /// Most bytes queued, for all callers together.
-const MOST: usize = 64 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes counted for a request besides its body, so that the number of small requests is bounded
 /// too.
 const OVERHEAD: usize = 1_024;
@@ -52,7 +52,7 @@ impl<T> FairQueue<T> {
         queue.weight += weight;
         self.weight += weight;
         let mut dropped = 0;
-        while self.weight > MOST {
+        while self.weight > MAX_QUEUED_BYTES {
             self.drop_one();
             dropped += 1;
         }
@@ -151,7 +151,7 @@ mod tests {
         let mut dropped = 0;
         for n in 0..200 {
             dropped += queues.push(caller("eve"), n, 1024 * 1024);
-            assert!(queues.weight <= MOST);
+            assert!(queues.weight <= MAX_QUEUED_BYTES);
         }
         assert!(dropped > 130, "{dropped}");
         assert_eq!(queues.push(caller("carol"), 0, 1024 * 1024), 1, "of eve's");
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_caller_that_lost_all_it_had_waiting_has_no_turn_and_can_ask_again() {
         let mut queues = FairQueue::default();
-        queues.push(caller("eve"), 0, MOST);
+        queues.push(caller("eve"), 0, MAX_QUEUED_BYTES);
         assert!(queues.is_empty());
         assert_eq!(next(&mut queues), None);
         queues.push(caller("eve"), 1, 10);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cotal_nats::{Bytes, Connection, Message, NatsError, Subscription};
+use cotal_nats::{Bytes, Connection, Message, NatsError, Subject, Subscription, to_json};
 use cotal_wire::accounts::Topology;
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
 use cotal_wire::names::{DELIVERY, is_forwarded_reply, is_own_reply};
@@ -28,7 +28,7 @@ use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 
 /// Requests of one service that are processed at once; further ones wait.
-const AT_ONCE: usize = 64;
+const CALLS_AT_ONCE: usize = 64;
 
 /// What a service needs to parse requests and answer them; cheap to clone.
 #[derive(Debug, Clone)]
@@ -41,10 +41,44 @@ pub(crate) struct Rail {
     moving: watch::Receiver<bool>,
 }
 
-/// A request of an authenticated caller, and where its reply goes.
-pub(crate) struct Call<'a> {
+/// A request of an authenticated caller: its subject is read, its body is not yet.
+pub(crate) struct Call {
     pub(crate) caller: Principal,
-    pub(crate) reply_to: &'a str,
+    pub(crate) reply_to: Subject,
+    body: Bytes,
+}
+
+impl Call {
+    /// Reads the body, or says why it is refused.
+    pub(crate) fn request(&self) -> Result<Request, Reply> {
+        let request = Request::parse(&self.body).map_err(|e| Reply::refused(Code::Invalid, e))?;
+        if request.from.id != self.caller.as_str() {
+            let caller = &self.caller;
+            let why = format!("the body names another sender than {caller}, who sent the request");
+            return Err(Reply::refused(Code::Denied, why));
+        }
+        Ok(request)
+    }
+}
+
+/// A control service: what it performs for an authenticated caller.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// Its name in subjects.
+    const NAME: &'static str;
+
+    fn rail(&self) -> &Rail;
+
+    fn perform(&self, caller: &Principal, request: Request) -> impl Future<Output = Reply> + Send;
+}
+
+/// Performs a call and replies.
+async fn answer<S: Service>(service: Arc<S>, call: Call) {
+    let rail = service.rail();
+    let reply = match call.request().and_then(|request| rail.while_serving(request)) {
+        Ok(request) => service.perform(&call.caller, request).await,
+        Err(refusal) => refusal,
+    };
+    rail.send(&call.reply_to, &reply).await;
 }
 
 impl Rail {
@@ -65,25 +99,32 @@ impl Rail {
         context.ask("cannot bind the control rails", bind).await
     }
 
-    /// The authenticated caller and its reply subject. Any other request is dropped without a
-    /// reply, because a reply could be aimed at somebody else.
-    pub(crate) fn call<'a>(
+    /// A request with its authenticated caller, whom `parse` reads from the subject. Any other
+    /// request is dropped without a reply, because a reply could be aimed at somebody else.
+    fn read(
         &self,
-        message: &'a Message,
+        message: Message,
         parse: impl Fn(&Space, &str) -> Option<Principal>,
-    ) -> Option<Call<'a>> {
+    ) -> Option<Call> {
         let subject = message.subject.as_str();
         let caller = parse(&self.space, subject).filter(Principal::has_real_owner);
-        let reply = message.reply.as_ref().map(|reply| reply.as_str());
-        match (caller, reply) {
-            (Some(caller), Some(reply_to)) if self.may_answer(subject, reply_to) => {
-                Some(Call { caller, reply_to })
+        match (caller, message.reply) {
+            (Some(caller), Some(reply_to)) if self.may_answer(subject, &reply_to) => {
+                Some(Call { caller, reply_to, body: message.payload })
             }
-            _ => {
-                debug!(space = %self.space, subject, reply, "dropped a request whose reply subject is not below its own");
+            (_, reply) => {
+                debug!(
+                    space = %self.space, subject, reply = reply.as_deref(),
+                    "dropped a request whose reply subject is not below its own"
+                );
                 None
             }
         }
+    }
+
+    /// A request to a service.
+    pub(crate) fn call(&self, message: Message, service: &str) -> Option<Call> {
+        self.read(message, |space, subject| space.parse_ctl(service, subject))
     }
 
     fn may_answer(&self, subject: &str, reply: &str) -> bool {
@@ -91,35 +132,23 @@ impl Rail {
         forwarded || is_own_reply(subject, reply)
     }
 
-    /// Parses a control request; returns the refusal if it is not acceptable.
-    pub(crate) fn read(&self, message: &Message, caller: &Principal) -> Result<Request, Reply> {
-        let request =
-            Request::parse(&message.payload).map_err(|e| Reply::refused(Code::Invalid, e))?;
-        if request.from.id != caller.as_str() {
-            let why = format!("the body names another sender than {caller}, who sent the request");
-            return Err(Reply::refused(Code::Denied, why));
-        }
+    /// The request, while the daemon serves; else why it is refused.
+    pub(crate) fn while_serving(&self, request: Request) -> Result<Request, Reply> {
         if self.gate.is_open() {
-            Ok(request)
-        } else {
-            let why = "the daemon does not serve at the moment; try again";
-            Err(Reply::refused(Code::NotReady, why))
+            return Ok(request);
         }
+        let why = "the daemon does not serve at the moment; try again";
+        Err(Reply::refused(Code::NotReady, why))
     }
 
     /// Sends a reply. If the broker would not accept it, sends a refusal with its size (ADM-2).
     pub(crate) async fn send(&self, to: &str, reply: &impl Serialize) {
         settled(&mut self.moving.clone()).await;
-        let body = serde_json::to_vec(reply).unwrap_or_default();
-        let size = body.len();
-        let sent = self.connection.publish(to.to_owned(), None, Bytes::from(body)).await;
-        let sent = match sent {
-            Err(NatsError::TooLarge { max, .. }) => {
+        let sent = match self.publish(to, reply).await {
+            Err(NatsError::TooLarge { size, max, .. }) => {
                 let why =
                     format!("the reply has {size} bytes, but the broker accepts at most {max}");
-                let refusal = Reply::refused(Code::TooLarge, why);
-                let body = serde_json::to_vec(&refusal).unwrap_or_default();
-                self.connection.publish(to.to_owned(), None, Bytes::from(body)).await
+                self.publish(to, &Reply::refused(Code::TooLarge, why)).await
             }
             other => other,
         };
@@ -128,23 +157,27 @@ impl Rail {
         }
     }
 
+    async fn publish(&self, to: &str, reply: &impl Serialize) -> Result<(), NatsError> {
+        self.connection.publish(to.to_owned(), None, to_json(reply)?).await
+    }
+
     /// Answers liveness probes until told to stop.
     pub(crate) async fn answer_probes(
         self,
         mut probes: Subscription,
-        mut beat: LoopReporter,
+        mut reporter: LoopReporter,
         stop: CancellationToken,
     ) -> Result<(), NatsError> {
         loop {
             let probe = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = beat.answered() => continue,
+                () = reporter.answered() => continue,
                 probe = probes.next() => probe?,
             };
             let parse = |space: &Space, subject: &str| space.parse_live(DELIVERY, subject);
-            if let Some(call) = self.call(&probe, parse) {
+            if let Some(call) = self.read(probe, parse) {
                 let state = if self.gate.is_open() { Plane::Bound } else { Plane::Unbound };
-                self.send(call.reply_to, &PlaneReply { state }).await;
+                self.send(&call.reply_to, &PlaneReply { state }).await;
             }
         }
     }
@@ -158,26 +191,28 @@ pub(crate) async fn failed(
 }
 
 /// Answers requests until told to stop, then finishes the requests in progress.
-pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
+pub(crate) async fn serve<S: Service>(
+    service: Arc<S>,
     mut requests: Subscription,
-    mut beat: LoopReporter,
-    stop: &CancellationToken,
-    answer: impl Fn(Message) -> F,
+    mut reporter: LoopReporter,
+    stop: CancellationToken,
 ) -> Result<(), NatsError> {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let room = Arc::new(Semaphore::new(CALLS_AT_ONCE));
     let mut working = JoinSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            () = beat.answered() => {}
+            () = reporter.answered() => {}
             Some(_) = working.join_next(), if !working.is_empty() => {}
             taken = next_with_room(&mut requests, &room) => {
-                let (request, permit) = taken?;
-                let answered = answer(request);
-                working.spawn(async move {
-                    answered.await;
-                    drop(permit);
-                });
+                let (message, permit) = taken?;
+                if let Some(call) = service.rail().call(message, S::NAME) {
+                    let answered = answer(Arc::clone(&service), call);
+                    working.spawn(async move {
+                        answered.await;
+                        drop(permit);
+                    });
+                }
             }
         }
     }
@@ -186,28 +221,27 @@ pub(crate) async fn serve<F: Future<Output = ()> + Send + 'static>(
 }
 
 /// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
-/// they arrived. So a caller takes only one of the [`AT_ONCE`] places, however many requests it has
-/// queued.
-pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
+/// they arrived: a leave after a join ends that join. So a caller takes only one of the
+/// [`CALLS_AT_ONCE`] places, however many requests it has queued.
+pub(crate) async fn serve_in_order<S: Service>(
+    service: Arc<S>,
     mut requests: Subscription,
-    mut beat: LoopReporter,
-    stop: &CancellationToken,
-    caller: impl Fn(&Message) -> Option<Principal>,
-    answer: impl Fn(Message) -> F,
+    mut reporter: LoopReporter,
+    stop: CancellationToken,
 ) -> Result<(), NatsError> {
     let mut queues = FairQueue::default();
     let mut working = JoinSet::new();
     let mut callers = HashMap::new();
     let mut dropping = false;
     loop {
-        while working.len() < AT_ONCE
-            && let Some((caller, request)) = queues.next()
+        while working.len() < CALLS_AT_ONCE
+            && let Some((caller, call)) = queues.next()
         {
-            callers.insert(working.spawn(answer(request)).id(), caller);
+            callers.insert(working.spawn(answer(Arc::clone(&service), call)).id(), caller);
         }
         tokio::select! {
             () = stop.cancelled() => break,
-            () = beat.answered() => {}
+            () = reporter.answered() => {}
             Some(ended) = working.join_next_with_id(), if !working.is_empty() => {
                 let task = ended.map_or_else(|error| error.id(), |(task, ())| task);
                 if let Some(caller) = callers.remove(&task) {
@@ -215,11 +249,10 @@ pub(crate) async fn serve_in_order<F: Future<Output = ()> + Send + 'static>(
                 }
             }
             request = requests.next() => {
-                let request = request?;
-                if let Some(caller) = caller(&request) {
-                    let size = request.payload.len();
+                if let Some(call) = service.rail().call(request?, S::NAME) {
+                    let (caller, size) = (call.caller.clone(), call.body.len());
                     dropping &= !queues.is_empty();
-                    if queues.push(caller, request, size) > 0 && !dropping {
+                    if queues.push(caller, call, size) > 0 && !dropping {
                         dropping = true;
                         warn!("too many requests wait; dropping the newest of the caller with the most");
                     }
@@ -247,7 +280,10 @@ pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, Reply> {
 
 /// The reply of a success.
 pub(crate) fn done(result: &impl Serialize) -> Reply {
-    Reply::done(serde_json::to_value(result).unwrap_or_default())
+    match serde_json::to_value(result) {
+        Ok(result) => Reply::done(result),
+        Err(e) => Reply::refused(Code::Unavailable, format!("the result has no JSON form: {e}")),
+    }
 }
 
 /// The refusal of an operation that a service does not have.

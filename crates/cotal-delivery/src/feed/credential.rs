@@ -16,12 +16,12 @@ use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::beside::Health;
 use crate::census::Scanner;
 use crate::clock::now_ms;
 use crate::credentials::adoption::{NotAdopted, accepted};
 use crate::credentials::{self, CredentialError};
 use crate::lane::context::LaneContext;
+use crate::sidecar::Health;
 
 /// How often the store is read while the credential is due or missing.
 const STORE_CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent};
-use cotal_rules::feed::{Change, Picture};
+use cotal_nats::{Bucket as Kv, Connection, NatsError, WatchEvent, to_json};
+use cotal_rules::feed::{Picture, RowChange};
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, FEED_KEY};
 use cotal_wire::rows::{FeedBeat, FeedRow};
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::beside::{Beside, Health, contained};
 use crate::census::{Detail, ScanError, Scanner};
 use crate::clock::now_ms;
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
+use crate::sidecar::{Health, Sidecar, contained};
 use crate::state::view::View;
 use credential::FeedCredential;
 
 /// Between two censuses: the feed shows a change at most this late.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// The longest time between two censuses, however long one takes.
-const LONGEST_REST: Duration = Duration::from_secs(20);
+const LONGEST_SWEEP_GAP: Duration = Duration::from_secs(20);
 /// How much later than planned the next heartbeat may come before readers call the feed stale: a
 /// census may take its time, and begins anew when connections come or go.
 const LATE_BY: Duration = Duration::from_secs(25);
@@ -102,14 +102,14 @@ struct MembershipFeed {
 impl MembershipFeed {
     async fn run(self, credential: Arc<FeedCredential>, health: Health, stop: CancellationToken) {
         let Some(connect) = stop.run_until_cancelled(credential.connect()).await else { return };
-        let beside = Beside {
+        let sidecar = Sidecar {
             space: self.space.clone(),
             connect,
             health: health.clone(),
             meanwhile: "the list of who reads what is not updated; delivery is not affected",
         };
         let follow = |connection, stop| self.clone().follow(connection, health.clone(), stop);
-        beside.run(stop, follow).await;
+        sidecar.run(stop, follow).await;
     }
 
     async fn follow(
@@ -179,7 +179,7 @@ impl MembershipFeed {
         written.try_collect::<()>().await?;
         let fresh_for = i64::try_from((every + LATE_BY).as_millis()).unwrap_or(i64::MAX);
         let beat = FeedBeat { observed_at: now, fresh_until: now.saturating_add(fresh_for) };
-        kv.put(FEED_KEY, serde_json::to_vec(&beat).unwrap_or_default().into()).await?;
+        kv.put(FEED_KEY, to_json(&beat)?).await?;
         health.runs();
         Ok(every)
     }
@@ -203,16 +203,15 @@ impl MembershipFeed {
 /// A census of thousands of connections keeps the broker and the daemon busy for a while. It may
 /// take about a tenth of the time, as long as the feed does not become stale.
 fn rest_after(sweep: Duration) -> Duration {
-    (sweep * 9).min(LONGEST_REST)
+    (sweep * 9).min(LONGEST_SWEEP_GAP)
 }
 
-async fn write(kv: &Kv, change: Change) -> Result<(), NatsError> {
+async fn write(kv: &Kv, change: RowChange) -> Result<(), NatsError> {
     match change {
-        Change::Put(principal, row) => {
-            let value = serde_json::to_vec(&row).unwrap_or_default();
-            kv.put(principal.as_str(), value.into()).await.map(drop)
+        RowChange::Put(principal, row) => {
+            kv.put(principal.as_str(), to_json(&row)?).await.map(drop)
         }
-        Change::Remove(key) => kv.purge(&key, None).await.map(drop),
+        RowChange::Remove(key) => kv.purge(&key, None).await.map(drop),
     }
 }
 

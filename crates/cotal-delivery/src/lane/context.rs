@@ -15,8 +15,8 @@ use cotal_wire::{Principal, Space};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{LaneError, broker};
-use super::patience;
 use super::tasks::{Outcome, Spawner};
+use super::wait_for_broker;
 use crate::counters::Counters;
 use crate::lease::gate::Gate;
 use crate::loop_progress::{LoopReporter, Progress};
@@ -62,7 +62,7 @@ impl LaneContext {
 
     /// Registers the loop `name`, which must prove its progress.
     pub(crate) fn reporter(&self, name: &'static str) -> LoopReporter {
-        self.progress.beat(name)
+        self.progress.reporter(name)
     }
 
     /// Asks the broker for something that the start needs; after a drop it waits and asks again.
@@ -75,7 +75,7 @@ impl LaneContext {
     where
         F: Future<Output = Result<T, NatsError>>,
     {
-        patience::ask(&self.connection, self.patience, call).await.map_err(broker(what))
+        wait_for_broker::ask(&self.connection, self.patience, call).await.map_err(broker(what))
     }
 
     /// One of the space's buckets.

@@ -8,11 +8,11 @@ pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod options;
-pub(crate) mod patience;
 mod shell;
 pub(crate) mod stage;
 mod start;
 mod tasks;
+pub(crate) mod wait_for_broker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::beside::Health;
 use crate::clock::now_ms;
 use crate::credentials;
 use crate::lease::gate;
 use crate::lease::keeper::{self, Claim};
 use crate::loop_progress::Progress;
-use crate::state::changes;
+use crate::sidecar::Health;
+use crate::state::acl_changes;
 use crate::state::view::View;
 use context::LaneContext;
 use error::{LaneError, broker};
@@ -219,7 +219,7 @@ async fn claim_and_serve(
     };
     let lease_health = claim.health.clone();
     let (lease, keeper) = keeper::lease(&connection, claim, gate_keeper);
-    let (changes, changed_acls) = changes::changes();
+    let (changes, changed_acls) = acl_changes::changes();
     let components = Tasks::default();
     // No component is given a handle that writes without the gate; the keeper alone has one.
     let fence = {

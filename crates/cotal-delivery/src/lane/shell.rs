@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cotal_rules::lifecycle::{self, Cause, Levels, Lifecycle, Orders};
-use cotal_rules::watchdog::{Verdict, Windows};
+use cotal_rules::watchdog::{WatchdogVerdict, Windows};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -258,12 +258,12 @@ impl<'a> Shell<'a> {
     }
 }
 
-fn given_up(verdict: Verdict) -> LaneError {
+fn given_up(verdict: WatchdogVerdict) -> LaneError {
     match verdict {
-        Verdict::Unreachable => LaneError::BrokerGone,
-        Verdict::PastBackstop => LaneError::BrokerGonePastBackstop,
+        WatchdogVerdict::Unreachable => LaneError::BrokerGone,
+        WatchdogVerdict::PastBackstop => LaneError::BrokerGonePastBackstop,
         // An expiry that was only reported never ends a lane.
-        Verdict::NotRenewed | Verdict::AwaitRenewal => LaneError::NotRenewed,
+        WatchdogVerdict::NotRenewed | WatchdogVerdict::AwaitRenewal => LaneError::NotRenewed,
     }
 }
 

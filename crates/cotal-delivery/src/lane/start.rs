@@ -8,18 +8,19 @@ use super::context::LaneContext;
 use super::error::LaneError;
 use super::link::Renewals;
 use super::options::LaneOptions;
-use crate::beside::Health;
 use crate::census::Scanner;
+use crate::control::components::{Components, Sidecars};
 use crate::control::{self, rail::Rail};
 use crate::credentials::{Identity, adoption};
 use crate::feed;
 use crate::lease::handle::LeaseState;
-use crate::lease::witness;
+use crate::lease::progress_check;
 use crate::pipeline;
 use crate::registry;
 use crate::role_requests;
-use crate::state::changes::ChangedAcls;
-use crate::state::{positions, streams};
+use crate::sidecar::Health;
+use crate::state::acl_changes::ChangedAcls;
+use crate::state::{sequence_check, streams};
 use crate::timers;
 
 /// What the components need besides the context.
@@ -42,7 +43,7 @@ impl Start {
         let scanner = Scanner::spawn(context, &options, &identity.accounts);
         let read = || streams::streams(context);
         let streams = context.ask("cannot read the streams", read).await?;
-        let correct = || positions::correct(context, &streams);
+        let correct = || sequence_check::correct(context, &streams);
         context.ask("cannot compare what is stored with its streams", correct).await?;
         context
             .spawn("the streams", streams.run(options.upkeep.streams_every, context.stop.clone()));
@@ -54,13 +55,11 @@ impl Start {
         let rail = Rail::new(context, renewal.moving());
         let requests =
             role_requests::start::spawn(context, &rail, &scanner, options.sweep_every).await?;
-        witness::spawn(context, self.lease_state);
-        let (timers, feed) = (
-            timers::spawn(context),
-            feed::spawn(context, &scanner, options.upkeep.feed_idle_every),
-        );
-        let beside = control::admin_api::Beside { timers, feed, lease: self.lease_health };
-        let asked = control::Asked { registry, requests, renewal, scanner, pipeline, beside };
-        control::spawn(context, rail, asked).await
+        progress_check::spawn(context, self.lease_state);
+        let timers = timers::spawn(context);
+        let feed = feed::spawn(context, &scanner, options.upkeep.feed_idle_every);
+        let sidecars = Sidecars { timers, feed, lease: self.lease_health };
+        let components = Components { registry, requests, renewal, scanner, pipeline, sidecars };
+        control::spawn(context, rail, components).await
     }
 }

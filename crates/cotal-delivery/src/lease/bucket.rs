@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Bytes, Entry, NatsError};
+use cotal_nats::{Bucket as Kv, Entry, NatsError, to_json};
 use cotal_rules::lease::{Effect, Failure, Found, Input, Reading};
 use cotal_wire::Space;
 use cotal_wire::names::LEASE_KEY;
@@ -31,8 +31,14 @@ impl LeaseBucket {
 /// Performs one bucket operation; returns its answer for the rules, and the error if it failed.
 pub(super) async fn perform(kv: Kv, operation: Effect) -> (Input, Option<NatsError>) {
     let written = match operation {
-        Effect::Create(row) => kv.create(LEASE_KEY, encoded(&row)).await,
-        Effect::Update { row, revision } => kv.update(LEASE_KEY, encoded(&row), revision).await,
+        Effect::Create(row) => match to_json(&row) {
+            Ok(value) => kv.create(LEASE_KEY, value).await,
+            Err(error) => Err(error),
+        },
+        Effect::Update { row, revision } => match to_json(&row) {
+            Ok(value) => kv.update(LEASE_KEY, value, revision).await,
+            Err(error) => Err(error),
+        },
         Effect::Delete { revision } => kv.delete(LEASE_KEY, Some(revision)).await,
         Effect::Read => {
             let (read, failed) = answer(read(&kv).await);
@@ -69,10 +75,6 @@ pub(super) fn found(value: &[u8], revision: u64, space: &Space) -> Found {
             Found::Garbled { revision }
         }
     }
-}
-
-fn encoded(row: &LeaseRow) -> Bytes {
-    serde_json::to_vec(row).unwrap_or_default().into()
 }
 
 /// The failure as the rules name it.

@@ -17,11 +17,11 @@ use tracing::{debug, error, info, warn};
 use super::bucket::{LeaseBucket, failure, found, perform};
 use super::error::LeaseError;
 use super::handle::{Desk, Lease, LeaseState, handle};
-use super::watching::{LeaseWatch, News};
-use crate::beside::Health;
+use super::row_watch::{LeaseWatch, News};
 use crate::clock::{BootInstant, now_ms};
-use crate::lane::patience::ask;
+use crate::lane::wait_for_broker::ask;
 use crate::lease::gate::GateKeeper;
+use crate::sidecar::Health;
 
 /// What a stop left of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

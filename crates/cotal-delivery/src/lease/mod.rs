@@ -5,5 +5,5 @@ pub(crate) mod error;
 pub(crate) mod gate;
 pub(crate) mod handle;
 pub(crate) mod keeper;
-mod watching;
-pub(crate) mod witness;
+pub(crate) mod progress_check;
+mod row_watch;

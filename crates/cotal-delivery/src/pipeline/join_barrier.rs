@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Longest wait for joins without a pause. A join needs a few round trips.
-const LONGEST_HOLD: Duration = Duration::from_secs(1);
+const LONGEST_JOIN_WAIT: Duration = Duration::from_secs(1);
 /// After such a wait fan-out does not wait again for this long: joins cost it at most a twentieth.
-const NO_HOLD_FOR: Duration = Duration::from_secs(20);
+const NO_JOIN_WAIT_FOR: Duration = Duration::from_secs(20);
 
 /// The number of joins between their cursor and their catch-up.
 #[derive(Debug, Clone, Default)]
@@ -63,11 +63,11 @@ impl BarrierPolicy {
             self.since = None;
             return None;
         }
-        let end = *self.since.get_or_insert(now) + LONGEST_HOLD;
+        let end = *self.since.get_or_insert(now) + LONGEST_JOIN_WAIT;
         if now < end {
             return Some(end);
         }
-        (self.since, self.tired_until) = (None, Some(now + NO_HOLD_FOR));
+        (self.since, self.tired_until) = (None, Some(now + NO_JOIN_WAIT_FOR));
         None
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_join_has_passed_when_it_is_dropped_or_takes_too_long() {
         let joins = JoinBarrier::default();
-        let end = Instant::now() + LONGEST_HOLD;
+        let end = Instant::now() + LONGEST_JOIN_WAIT;
         joins.passed(end).await;
         assert!(Instant::now() < end, "there was none");
         let joining = joins.begin();
@@ -105,22 +105,22 @@ mod tests {
         let mut barrier_policy = BarrierPolicy::default();
         let begin = Instant::now();
         assert_eq!(barrier_policy.until(false, begin), None);
-        assert_eq!(barrier_policy.until(true, begin), Some(begin + LONGEST_HOLD));
-        assert_eq!(barrier_policy.until(false, begin + LONGEST_HOLD / 2), None, "it passed");
-        let again = begin + LONGEST_HOLD;
-        let end = again + LONGEST_HOLD;
+        assert_eq!(barrier_policy.until(true, begin), Some(begin + LONGEST_JOIN_WAIT));
+        assert_eq!(barrier_policy.until(false, begin + LONGEST_JOIN_WAIT / 2), None, "it passed");
+        let again = begin + LONGEST_JOIN_WAIT;
+        let end = again + LONGEST_JOIN_WAIT;
         assert_eq!(barrier_policy.until(true, again), Some(end), "another one is waited for anew");
         assert_eq!(
-            barrier_policy.until(true, again + LONGEST_HOLD / 2),
+            barrier_policy.until(true, again + LONGEST_JOIN_WAIT / 2),
             Some(end),
             "the end stays"
         );
         assert_eq!(barrier_policy.until(true, end), None, "too long");
         assert_eq!(
-            barrier_policy.until(true, end + NO_HOLD_FOR / 2),
+            barrier_policy.until(true, end + NO_JOIN_WAIT_FOR / 2),
             None,
             "joins follow on each other"
         );
-        assert!(barrier_policy.until(true, end + NO_HOLD_FOR).is_some());
+        assert!(barrier_policy.until(true, end + NO_JOIN_WAIT_FOR).is_some());
     }
 }

@@ -15,10 +15,10 @@ use cotal_nats::{Engine, Writer, WriterOptions};
 
 use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
-use crate::state::changes::ChangedAcls;
+use crate::state::acl_changes::ChangedAcls;
 use in_flight::InFlightFence;
 use join_barrier::JoinBarrier;
-use parked::DeadStore;
+use parked::store::DeadStore;
 use progress::ReaderProgress;
 use reader::waiting::SharedWaiting;
 use recall::Recaller;
@@ -50,7 +50,7 @@ pub(crate) async fn spawn(
         reader::start::spawn(context, hand_off, dead.clone(), overflow.clone(), fence).await?;
     let progress = reader.progress.clone();
     fanout::start::spawn(context, inbox.clone(), joins, progress.clone(), reader.backlog).await?;
-    parked::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
+    parked::retrier::spawn(context, dead, overflow.clone(), Arc::clone(&in_flight));
     let recaller = recall::spawn(context, in_flight, overflow, changed_acls);
     Ok(Pipeline { inbox, dlv, progress, waiting: reader.waiting, recaller })
 }

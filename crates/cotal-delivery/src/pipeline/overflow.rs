@@ -20,7 +20,7 @@ use crate::lane::error::LaneError;
 
 /// Members reported and not checked yet. When the queue is full a report is dropped; the next
 /// hand-off reports the member again.
-const REPORTS: usize = 1_024;
+const MAX_QUEUED_REPORTS: usize = 1_024;
 /// How often members that could be full are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
@@ -63,7 +63,7 @@ pub(crate) struct OverflowCheck {
 
 /// Starts the overflow check. It reads DLV before any copy is handed off.
 pub(crate) async fn spawn(context: &LaneContext) -> Result<OverflowReports, LaneError> {
-    let (reporter, reports) = mpsc::channel(REPORTS);
+    let (reporter, reports) = mpsc::channel(MAX_QUEUED_REPORTS);
     let meter = Arc::new(Mutex::new(OverflowMeter::default()));
     let check = OverflowCheck {
         space: context.space.clone(),

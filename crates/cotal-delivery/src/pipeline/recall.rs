@@ -22,13 +22,13 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
-use crate::state::changes::ChangedAcls;
+use crate::state::acl_changes::ChangedAcls;
 use crate::state::view::{Feed, View};
 
 /// Between two attempts when the broker refuses or does not answer.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Copies of one member that are read, or deleted, at once.
-const AT_ONCE: usize = 64;
+const RECALLS_AT_ONCE: usize = 64;
 /// Recalls copies of one member; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Recaller {
@@ -91,7 +91,7 @@ impl Recall {
                     Some(member) => drop(open.insert(member)),
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY), if !open.is_empty() => {}
+                () = tokio::time::sleep(RETRY_AFTER), if !open.is_empty() => {}
             }
         }
     }
@@ -111,12 +111,12 @@ impl Recaller {
     async fn recall(&self, member: &Lifecycle) -> Result<(), NatsError> {
         self.in_flight.passed().await;
         self.gate.clone().open().await;
-        let place = Place::of(self.consumer(member).await?.as_ref());
+        let position = ReadPosition::of(self.consumer(member).await?.as_ref());
         let stream = self.space.dlv_stream();
         // Copies stored after this were judged by the ACL as it is now.
         let last = retry_without_responder(|| self.connection.last_seq(&stream)).await?;
-        let taken = self.sweep(member, place, last).await?;
-        let unread = place.unread(&taken);
+        let taken = self.sweep(member, position, last).await?;
+        let unread = position.unread(&taken);
         if unread > 0 {
             info!(space = %self.space, member = %member.principal, unread, "copies were recalled");
         }
@@ -125,20 +125,20 @@ impl Recaller {
 
     /// Deletes the forbidden copies up to `last`; returns their sequences. The broker only finds
     /// the next copy after a given sequence. So each copy found splits the rest of its range in
-    /// two, as long as fewer than [`AT_ONCE`] ranges are open, and the ranges are searched at the
-    /// same time.
+    /// two, as long as fewer than [`RECALLS_AT_ONCE`] ranges are open, and the ranges are searched
+    /// at the same time.
     async fn sweep(
         &self,
         member: &Lifecycle,
-        place: Place,
+        position: ReadPosition,
         last: u64,
     ) -> Result<Vec<u64>, NatsError> {
         let subject = self.space.dlv(member);
-        let mut ranges = vec![(place.floor + 1, last)];
+        let mut ranges = vec![(position.floor + 1, last)];
         let mut discard_scan = FuturesUnordered::new();
         let mut taken = Vec::new();
         loop {
-            while discard_scan.len() < AT_ONCE
+            while discard_scan.len() < RECALLS_AT_ONCE
                 && let Some((from, to)) = ranges.pop()
             {
                 if from <= to {
@@ -146,13 +146,13 @@ impl Recaller {
                 }
             }
             let Some(look) = discard_scan.next().await else { return Ok(taken) };
-            let Some(Found { seq, taken: gone, to }) = look? else { continue };
+            let Some(FoundCopy { seq, taken: gone, to }) = look? else { continue };
             if gone {
                 taken.push(seq);
-                self.overflow.recalled(member, u64::from(seq > place.delivered));
+                self.overflow.recalled(member, u64::from(seq > position.delivered));
             }
             let rest = seq + 1;
-            if ranges.len() + discard_scan.len() + 1 < AT_ONCE && rest < to {
+            if ranges.len() + discard_scan.len() + 1 < RECALLS_AT_ONCE && rest < to {
                 let middle = rest + (to - rest) / 2;
                 ranges.extend([(middle + 1, to), (rest, middle)]);
             } else {
@@ -168,13 +168,13 @@ impl Recaller {
         subject: &str,
         from: u64,
         to: u64,
-    ) -> Result<Option<Found>, NatsError> {
+    ) -> Result<Option<FoundCopy>, NatsError> {
         let stream = self.space.dlv_stream();
         let get = Get::NextBySubject { seq: from, subject };
         let copy = retry_without_responder(|| self.connection.get_message(&stream, get)).await?;
         let Some(copy) = copy.filter(|copy| copy.seq <= to) else { return Ok(None) };
         if self.may_keep(member, &copy.payload) {
-            return Ok(Some(Found { seq: copy.seq, taken: false, to }));
+            return Ok(Some(FoundCopy { seq: copy.seq, taken: false, to }));
         }
         let deleted = retry_without_responder(|| async {
             self.gate.clone().open().await;
@@ -191,7 +191,7 @@ impl Recaller {
                 true
             }
         };
-        Ok(Some(Found { seq: copy.seq, taken, to }))
+        Ok(Some(FoundCopy { seq: copy.seq, taken, to }))
     }
 
     /// The member's consumer; `None` if a retirement has deleted it.
@@ -216,7 +216,7 @@ impl Recaller {
 }
 
 /// A copy that was found in a range that ends at `to`.
-struct Found {
+struct FoundCopy {
     seq: u64,
     /// Whether this search deleted it.
     taken: bool,
@@ -225,7 +225,7 @@ struct Found {
 
 /// How far a member had read when its recall began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
+struct ReadPosition {
     /// Every copy at or below was acked.
     floor: u64,
     /// No copy beyond was delivered.
@@ -234,7 +234,7 @@ struct Place {
     unacked: u64,
 }
 
-impl Place {
+impl ReadPosition {
     fn of(consumer: Option<&ConsumerInfo>) -> Self {
         consumer.map_or_else(Self::default, |info| Self {
             floor: info.ack_floor.stream_seq,
@@ -257,11 +257,11 @@ mod tests {
 
     #[test]
     fn what_was_acked_above_the_floor_is_not_counted() {
-        let place = Place { floor: 10, delivered: 40, unacked: 2 };
-        assert_eq!(place.unread(&[]), 0);
-        assert_eq!(place.unread(&[11]), 1);
-        assert_eq!(place.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
-        assert_eq!(place.unread(&[11, 12, 13, 41, 50]), 4);
-        assert_eq!(Place::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
+        let position = ReadPosition { floor: 10, delivered: 40, unacked: 2 };
+        assert_eq!(position.unread(&[]), 0);
+        assert_eq!(position.unread(&[11]), 1);
+        assert_eq!(position.unread(&[11, 12, 13, 40]), 2, "two of these were acked");
+        assert_eq!(position.unread(&[11, 12, 13, 41, 50]), 4);
+        assert_eq!(ReadPosition::default().unread(&[1, 2, 3]), 3, "nobody can have acked them");
     }
 }

@@ -26,7 +26,7 @@ use crate::pipeline::fanout::copies::make_copies;
 use crate::pipeline::join_barrier::JoinInProgress;
 
 /// Posts read at once, and copies that the reader must process before the next ones are written.
-const CHUNK: usize = 200;
+const POSTS_PER_CHUNK: usize = 200;
 /// How long the reader may take for a chunk.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -117,8 +117,9 @@ impl Registry {
         next: u64,
         filter: &str,
     ) -> Result<(Vec<StoredMessage>, bool), NatsError> {
-        let mut page = self.connection.direct_next(chat, next, filter, CHUNK).await?.messages;
-        if page.len() == CHUNK {
+        let mut page =
+            self.connection.direct_next(chat, next, filter, POSTS_PER_CHUNK).await?.messages;
+        if page.len() == POSTS_PER_CHUNK {
             return Ok((page, false));
         }
         let seq = page.last().map_or(next, |last| last.seq + 1);

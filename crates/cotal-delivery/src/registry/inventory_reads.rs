@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::state::view::{Feed, View};
 
 /// Inventories that wait for the next read; when the queue is full, callers wait for a place.
-const QUEUE: usize = 256;
+const MAX_QUEUED_INVENTORIES: usize = 256;
 
 type Ask = (Lifecycle, oneshot::Sender<Result<Vec<Channel>, NatsError>>);
 
@@ -39,7 +39,7 @@ pub(crate) struct InventoryReader {
 
 /// Both sides.
 pub(crate) fn inventories(view: &Arc<View>) -> (Inventories, InventoryReader) {
-    let (sender, asks) = mpsc::channel(QUEUE);
+    let (sender, asks) = mpsc::channel(MAX_QUEUED_INVENTORIES);
     (Inventories(sender), InventoryReader { view: Arc::clone(view), asks })
 }
 
@@ -50,7 +50,7 @@ impl InventoryReader {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                count = self.asks.recv_many(&mut together, QUEUE) => {
+                count = self.asks.recv_many(&mut together, MAX_QUEUED_INVENTORIES) => {
                     if count == 0 {
                         return;
                     }

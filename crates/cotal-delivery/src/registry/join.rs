@@ -17,7 +17,7 @@ use super::steps::Steps;
 use super::{Registry, RegistryError};
 use crate::clock::now_ms;
 use crate::pipeline::join_barrier::JoinInProgress;
-use crate::state::view::{Feed, Seen};
+use crate::state::view::{Feed, RowSeen};
 
 /// How long the view may take to apply a row that was just written.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
@@ -137,14 +137,14 @@ impl Registry {
     /// missing from any plan.
     async fn seen(
         &self,
-        seen: Option<oneshot::Receiver<Seen>>,
+        seen: Option<oneshot::Receiver<RowSeen>>,
         revision: u64,
-    ) -> Result<Seen, RegistryError> {
+    ) -> Result<RowSeen, RegistryError> {
         let late = || NatsError::Timeout {
             what: "the view to apply a member row".to_owned(),
             after: SEEN_WITHIN,
         };
-        let unknown = Seen { revision, routed: u64::MAX };
+        let unknown = RowSeen { revision, routed: u64::MAX };
         let Some(seen) = seen else { return Ok(unknown) };
         let seen = timeout(SEEN_WITHIN, seen).await.map_err(|_| late())?.map_err(|_| late())?;
         if seen.revision < revision {
@@ -152,6 +152,6 @@ impl Registry {
             self.view.fresh(&[Feed::Members]).await?;
             return Ok(unknown);
         }
-        Ok(Seen { revision, ..seen })
+        Ok(RowSeen { revision, ..seen })
     }
 }

@@ -18,13 +18,13 @@ use super::{Registry, RegistryError};
 use crate::state::view::Feed;
 
 /// Rows that one membership writes: opened, activated and closed.
-const ROWS: usize = 3;
+const ROWS_PER_MEMBERSHIP: usize = 3;
 /// How long a rejoin waits for posts of earlier memberships; clients wait for 20 s.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REJOIN_WAIT: Duration = Duration::from_secs(10);
 /// The broker sends no event when a consumer makes progress, so it is asked this often.
 const PROGRESS_POLL_EVERY: Duration = Duration::from_millis(50);
 /// How often the dead bucket is read for parked entries.
-const REFUSED_FOR: Duration = Duration::from_secs(1);
+const PARKED_CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl Registry {
     /// Waits until no closed row that the next membership would push out is needed any more.
@@ -35,7 +35,7 @@ impl Registry {
         member: &Lifecycle,
     ) -> Result<(), RegistryError> {
         let history = self.view.kv(Feed::Members).history(key).await?;
-        let pushed_out = history.len().saturating_sub(usize::from(HISTORY) - ROWS);
+        let pushed_out = history.len().saturating_sub(usize::from(HISTORY) - ROWS_PER_MEMBERSHIP);
         let closed = history[..pushed_out].iter().filter_map(|entry| {
             let row = MemberRow::parse(entry.live()?, channel, member).ok()?;
             row.leave_cursor.filter(|left| *left > row.join_cursor)
@@ -43,7 +43,7 @@ impl Registry {
         let Some(last) = closed.max() else {
             return Ok(());
         };
-        match timeout(PATIENCE, self.worked_off(channel, member, last)).await {
+        match timeout(REJOIN_WAIT, self.worked_off(channel, member, last)).await {
             Ok(done) => Ok(done?),
             Err(_) => {
                 let why = "posts of an earlier membership are still being delivered; try again";
@@ -72,7 +72,7 @@ impl Registry {
             sleep(PROGRESS_POLL_EVERY).await;
         }
         while self.is_parked(channel, member).await? {
-            sleep(REFUSED_FOR).await;
+            sleep(PARKED_CHECK_EVERY).await;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cotal_wire::Lifecycle;
 use tokio::sync::MutexGuard;
 
-use crate::striped::StripedLocks;
+use crate::striped_locks::StripedLocks;
 
 /// The locks of a registry, by lifecycle. One per lifecycle is enough, because an agent's requests
 /// are processed one after the other anyway.

@@ -5,12 +5,12 @@
 //! and is a compare-and-set of one row. Invariant: a row whose notice is not marked yet is never
 //! replaced before the notice is confirmed and marked.
 
-mod following;
+mod caller_roles;
 mod lists;
 mod notices;
+mod record_watch;
 mod records;
 mod results;
-mod roles;
 pub(crate) mod start;
 mod status_and_cancel;
 mod sweep;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use cotal_nats::js::Deleted;
 use cotal_nats::{Connection, Get, NatsError};
-use cotal_rules::anycast::{Record, Request, Seen};
+use cotal_rules::anycast::{Observed, Record, Request};
 use cotal_rules::directory::{Acl, Resolved};
 use cotal_wire::anycast::Created;
 use cotal_wire::control::Code;
@@ -33,12 +33,12 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 use crate::registry::RegistryError;
 use crate::state::view::View;
-use crate::striped::StripedLocks;
-use records::{Found, Records, may_write};
-use roles::Roles;
+use crate::striped_locks::StripedLocks;
+use caller_roles::Roles;
+use records::{Records, StoredRecord, may_write};
 
 /// Attempts at compare-and-set before a caller is told that the record keeps changing.
-const ROUNDS: usize = 16;
+const WRITE_ATTEMPTS: usize = 16;
 
 /// The records of one lane, and the operations on them.
 pub(crate) struct RequestKeeper {
@@ -53,19 +53,19 @@ pub(crate) struct RequestKeeper {
 }
 
 /// What was read for one decision. TASK's creation time was the same before and after.
-struct Looked {
+struct RequestSeen {
     created: String,
     request: Option<Request>,
-    found: Found,
+    found: StoredRecord,
 }
 
-impl Looked {
+impl RequestSeen {
     fn record(&self) -> Option<&Record> {
         self.found.record.as_ref()
     }
 
-    fn seen(&self, seq: u64) -> Seen<'_> {
-        Seen {
+    fn seen(&self, seq: u64) -> Observed<'_> {
+        Observed {
             seq,
             created: &self.created,
             request: self.request.as_ref(),
@@ -105,13 +105,13 @@ impl RequestKeeper {
     }
 
     /// Reads everything that a decision about `seq` needs.
-    async fn look(&self, seq: u64) -> Result<Looked, RegistryError> {
-        for _ in 0..ROUNDS {
+    async fn look(&self, seq: u64) -> Result<RequestSeen, RegistryError> {
+        for _ in 0..WRITE_ATTEMPTS {
             let before = self.created().await?;
             let (request, found) = tokio::join!(self.request(seq), self.records.read(seq));
             let created = self.created().await?;
             if is_same(&before, &created) {
-                return Ok(Looked { created, request: request?, found: found? });
+                return Ok(RequestSeen { created, request: request?, found: found? });
             }
         }
         Err(RegistryError::refused(
@@ -131,7 +131,7 @@ impl RequestKeeper {
     }
 
     /// Deletes a cancelled request, unless TASK was created again since `looked`.
-    async fn delete(&self, seq: u64, looked: &Looked) -> Result<(), NatsError> {
+    async fn delete(&self, seq: u64, looked: &RequestSeen) -> Result<(), NatsError> {
         if !is_same(&self.created().await?, &looked.created) {
             return Ok(());
         }

@@ -4,11 +4,12 @@
 //! afterwards. After a crash in between it is sent again under the same id, so the broker discards
 //! the repeat.
 
-use cotal_nats::NatsError;
+use cotal_nats::{NatsError, to_json};
 use cotal_rules::anycast::{Notice, Record, marked, owed};
 use cotal_wire::anycast::{NoticeData, NoticeKind};
 use cotal_wire::envelope::{Message, Part};
 use cotal_wire::rows::RequestRow;
+use serde_json::json;
 use tracing::{info, warn};
 
 use super::RequestKeeper;
@@ -54,9 +55,9 @@ impl RequestKeeper {
 
     async fn send(&self, notice: &Notice, at: i64) -> Result<(), NatsError> {
         may_write(&self.gate, || format!("the notice {}", notice.id))?;
-        let body = serde_json::to_vec(&self.message(notice, at)).unwrap_or_default();
+        let body = to_json(&self.message(notice, at))?;
         let subject = self.space.inst(&notice.to, &self.own);
-        let sent = self.connection.publish_confirmed(subject, None, body.into(), Some(&notice.id));
+        let sent = self.connection.publish_confirmed(subject, None, body, Some(&notice.id));
         let ack = sent.await?;
         info!(
             space = %self.space, seq = notice.seq, holder = %notice.holder,
@@ -73,10 +74,7 @@ impl RequestKeeper {
         };
         let data =
             NoticeData { kind: notice.kind, seq: *seq, role: role.clone(), holder: holder.clone() };
-        let parts = vec![
-            Part::Text { text },
-            Part::Data { data: serde_json::to_value(data).unwrap_or_default() },
-        ];
+        let parts = vec![Part::Text { text }, Part::Data { data: json!(data) }];
         daemon_message(&self.space, &self.own, &notice.to, &notice.id, at, parts)
     }
 }

@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
-use cotal_rules::LastValid;
+use cotal_nats::{Bucket as Kv, Connection, NatsError, to_json};
 use cotal_rules::anycast::{Record, RecordWrite};
 use cotal_rules::membership::Expect;
 use cotal_wire::Space;
 use cotal_wire::names::{Bucket, request_key};
-use cotal_wire::rows::RequestRow;
+use cotal_wire::rows::{LastValid, RequestRow};
 use tokio::sync::watch;
 
 use crate::lease::gate::Gate;
@@ -31,7 +30,7 @@ pub(super) struct Records {
 
 /// The record that is in force under a key.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct StoredRecord {
     /// The record in force, with the revision that a change must name.
     pub(super) record: Option<Record>,
     /// If there is no record: the revision of the garbage that a new one must replace.
@@ -66,20 +65,20 @@ impl Records {
     }
 
     /// The record, read from the leader.
-    pub(super) async fn read(&self, seq: u64) -> Result<Found, NatsError> {
+    pub(super) async fn read(&self, seq: u64) -> Result<StoredRecord, NatsError> {
         let Some(entry) = self.kv.get(&request_key(seq)).await? else {
             self.known().remove(&seq);
-            return Ok(Found::default());
+            return Ok(StoredRecord::default());
         };
         let Some(value) = entry.live() else {
             self.forget(seq, entry.revision);
-            return Ok(Found::default());
+            return Ok(StoredRecord::default());
         };
         match RequestRow::parse(value, seq) {
             Ok(row) => {
                 let record = Record { row, revision: entry.revision };
                 self.note(record.clone());
-                Ok(Found { record: Some(record), garbage: None })
+                Ok(StoredRecord { record: Some(record), garbage: None })
             }
             Err(_) => self.standing(seq, entry.revision).await,
         }
@@ -88,17 +87,20 @@ impl Records {
     /// The record in force before the garbage at `revision`. History and memory complete each
     /// other: a flood of garbage pushes valid rows out of the history, and memory has nothing from
     /// before this process.
-    pub(super) async fn standing(&self, seq: u64, revision: u64) -> Result<Found, NatsError> {
-        let history = self.kv.history(&request_key(seq)).await?;
-        let entries = history.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
-        let parse = |value: &[u8], _| RequestRow::parse(value, seq).ok();
+    pub(super) async fn standing(
+        &self,
+        seq: u64,
+        revision: u64,
+    ) -> Result<StoredRecord, NatsError> {
+        let parse = |value: &[u8]| RequestRow::parse(value, seq).ok();
+        let stands = self.kv.last_valid(&request_key(seq), revision, parse).await?;
         let remembered = self.known().get(&seq).map(|known| (known.row.clone(), known.revision));
-        Ok(match LastValid::behind(revision, entries, parse).or_newer(remembered) {
+        Ok(match stands.or_newer(remembered) {
             LastValid::Row(row, _) => {
-                Found { record: Some(Record { row, revision }), garbage: None }
+                StoredRecord { record: Some(Record { row, revision }), garbage: None }
             }
             LastValid::Deleted(_) | LastValid::Unknown => {
-                Found { record: None, garbage: Some(revision) }
+                StoredRecord { record: None, garbage: Some(revision) }
             }
         })
     }
@@ -128,7 +130,7 @@ impl Records {
     ) -> Result<Record, NatsError> {
         let key = request_key(write.row.seq);
         may_write(&self.gate, || format!("the record {key}"))?;
-        let value: Bytes = serde_json::to_vec(&write.row).unwrap_or_default().into();
+        let value = to_json(&write.row)?;
         let revision = match (write.expect, garbage) {
             (Expect::Revision(revision), _) | (Expect::Absent, Some(revision)) => {
                 self.kv.update(&key, value, revision).await?
@@ -168,7 +170,7 @@ impl Records {
     }
 }
 
-impl Found {
+impl StoredRecord {
     pub(super) fn garbage(&self) -> Option<u64> {
         self.garbage
     }

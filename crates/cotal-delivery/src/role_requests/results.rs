@@ -8,7 +8,7 @@ use cotal_wire::limits::MAX_RESULT;
 use tracing::info;
 
 use super::take::{Takes, refused};
-use super::{ROUNDS, RequestKeeper, too_busy};
+use super::{RequestKeeper, WRITE_ATTEMPTS, too_busy};
 use crate::control::rail::{args, done};
 use crate::registry::RegistryError;
 
@@ -43,7 +43,7 @@ impl RequestKeeper {
     ) -> Result<Option<TakeRefusal>, RegistryError> {
         let ResultArgs { seq, stream_created, delivery, outcome, parts } = args;
         let _turn = self.turn(*seq).await;
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let looked = self.look(*seq).await?;
             let finish = Finish {
                 holder,

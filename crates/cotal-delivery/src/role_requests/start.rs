@@ -22,9 +22,9 @@ pub(crate) async fn spawn(
 ) -> Result<Arc<RequestKeeper>, LaneError> {
     let keeper = Arc::new(RequestKeeper::new(context, scanner));
     let takes = rail.bind(context, context.space.ctl_all(ANYCAST_TAKE), ANYCAST_TAKE).await?;
-    let service = Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) };
+    let service = Arc::new(Takes { rail: rail.clone(), keeper: Arc::clone(&keeper) });
     let (reporter, stop) = (context.reporter("the rail of takes"), context.stop.clone());
-    context.spawn("the rail of takes", rail::failed(service.run(takes, reporter, stop)));
+    context.spawn("the rail of takes", rail::failed(rail::serve(service, takes, reporter, stop)));
     let (kept, stop) = (Arc::clone(&keeper), context.stop.clone());
     // Boxed: it is by far the largest of the tasks.
     context.spawn("the role requests", Box::pin(kept.run(every, stop)));

@@ -8,7 +8,7 @@ use cotal_wire::rows::RequestRow;
 use cotal_wire::{Lifecycle, Principal};
 use tracing::info;
 
-use super::{Looked, ROUNDS, RequestKeeper, too_busy};
+use super::{RequestKeeper, RequestSeen, WRITE_ATTEMPTS, too_busy};
 use crate::control::rail::done;
 use crate::registry::RegistryError;
 
@@ -37,7 +37,7 @@ impl RequestKeeper {
 
     /// If the request has left the queue, records that at once, so that its sender need not wait
     /// for the sweep to see it.
-    async fn dated(&self, seq: u64, looked: &Looked) -> Option<RequestRow> {
+    async fn dated(&self, seq: u64, looked: &RequestSeen) -> Option<RequestRow> {
         let SweepStep::Write(write) = rules::sweep(looked.record()?, looked.seen(seq)) else {
             return None;
         };
@@ -45,7 +45,7 @@ impl RequestKeeper {
     }
 
     /// Whether the recorded holder is retired, so that nobody will finish the request.
-    fn is_left(&self, looked: &Looked) -> bool {
+    fn is_left(&self, looked: &RequestSeen) -> bool {
         let holder = looked.record().and_then(|record| record.row.holder.as_ref());
         holder.is_some_and(|holder| self.is_gone(holder))
     }
@@ -70,7 +70,7 @@ impl RequestKeeper {
             return Ok(unknown(seq));
         }
         let _turn = self.turn(seq).await;
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let looked = self.look(seq).await?;
             let frontier = self.frontier(member, &looked.created);
             let caller = Caller { principal: &member.principal, frontier };

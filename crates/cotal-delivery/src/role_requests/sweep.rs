@@ -9,7 +9,7 @@ use cotal_rules::anycast::{self as rules, KEEP_MS, Record, SweepStep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{ROUNDS, RequestKeeper};
+use super::{RequestKeeper, WRITE_ATTEMPTS};
 use crate::clock::now_ms;
 use crate::registry::RegistryError;
 use crate::state::view::ViewError;
@@ -56,7 +56,7 @@ impl RequestKeeper {
 
     async fn sweep_one(&self, seq: u64) -> Result<(), RegistryError> {
         let _turn = self.turn(seq).await;
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let looked = self.look(seq).await?;
             let Some(record) = looked.record() else { return Ok(()) };
             let done = match rules::sweep(record, looked.seen(seq)) {

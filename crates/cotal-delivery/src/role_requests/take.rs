@@ -3,19 +3,16 @@
 
 use std::sync::Arc;
 
-use cotal_nats::{Message, NatsError, Subscription};
 use cotal_rules::anycast::{self as rules, Take, TakeStep};
+use cotal_wire::Principal;
 use cotal_wire::anycast::{NotTaken, TakeArgs, TakeRefusal, Taken};
 use cotal_wire::control::{Code, Reply, Request, op};
 use cotal_wire::names::ANYCAST_TAKE;
-use cotal_wire::{Principal, Space};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::roles::Held;
-use super::{ROUNDS, RequestKeeper, too_busy};
-use crate::control::rail::{Rail, args, done, serve, unknown};
-use crate::loop_progress::LoopReporter;
+use super::caller_roles::Held;
+use super::{RequestKeeper, WRITE_ATTEMPTS, too_busy};
+use crate::control::rail::{Rail, Service, args, done, unknown};
 use crate::registry::RegistryError;
 
 /// What the service needs.
@@ -24,30 +21,11 @@ pub(super) struct Takes {
     pub(super) keeper: Arc<RequestKeeper>,
 }
 
-impl Takes {
-    /// Answers until told to stop, then finishes the requests in progress.
-    pub(super) async fn run(
-        self,
-        requests: Subscription,
-        beat: LoopReporter,
-        stop: CancellationToken,
-    ) -> Result<(), NatsError> {
-        let service = Arc::new(self);
-        let answer = move |message| {
-            let service = Arc::clone(&service);
-            async move { service.answer(&message).await }
-        };
-        serve(requests, beat, &stop, answer).await
-    }
+impl Service for Takes {
+    const NAME: &'static str = ANYCAST_TAKE;
 
-    async fn answer(&self, message: &Message) {
-        let parse = |space: &Space, subject: &str| space.parse_ctl(ANYCAST_TAKE, subject);
-        let Some(call) = self.rail.call(message, parse) else { return };
-        let reply = match self.rail.read(message, &call.caller) {
-            Ok(request) => self.perform(&call.caller, request).await,
-            Err(refusal) => refusal,
-        };
-        self.rail.send(call.reply_to, &reply).await;
+    fn rail(&self) -> &Rail {
+        &self.rail
     }
 
     async fn perform(&self, caller: &Principal, request: Request) -> Reply {
@@ -97,7 +75,7 @@ impl RequestKeeper {
     ) -> Result<Option<TakeRefusal>, RegistryError> {
         let TakeArgs { seq, stream_created, delivery } = args;
         let _turn = self.turn(*seq).await;
-        for _ in 0..ROUNDS {
+        for _ in 0..WRITE_ATTEMPTS {
             let looked = self.look(*seq).await?;
             let role = match &looked.request {
                 Some(request) => match self.roles.of(holder, &request.role).await {

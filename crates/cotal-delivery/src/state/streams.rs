@@ -4,7 +4,7 @@
 //! these streams. A stream that was deleted and created again, or that went back to an earlier
 //! state, gives the same sequences to other messages. So the lane remembers each stream's creation
 //! time and last sequence, and ends when one no longer fits. The next start compares what is stored
-//! with the streams as they are then (`state::positions`).
+//! with the streams as they are then (`state::sequence_check`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tracing::debug;
 
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
-use crate::state::purged;
+use crate::state::purged_rows;
 use crate::state::stream_error::StreamError;
 use crate::state::view::View;
 
@@ -32,7 +32,7 @@ const BUCKETS: [Bucket; 4] = [Bucket::Members, Bucket::Acl, Bucket::Channels, Bu
 #[derive(Debug)]
 pub(crate) struct Streams {
     connection: Connection,
-    known: Vec<Known>,
+    known: Vec<KnownStream>,
     members: String,
     view: Arc<View>,
     gate: Gate,
@@ -40,13 +40,13 @@ pub(crate) struct Streams {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownStream {
     stream: String,
     created: String,
     last: u64,
 }
 
-impl Known {
+impl KnownStream {
     fn compare(&mut self, info: &StreamInfo) -> Result<(), StreamError> {
         let stream = || self.stream.clone();
         if info.created != self.created {
@@ -70,7 +70,7 @@ pub(crate) async fn streams(context: &LaneContext) -> Result<Streams, NatsError>
     let known = names(space).into_iter().map(|stream| async move {
         let info = connection.stream_info(&stream).await?;
         let (created, last) = (info.created, info.state.last_seq);
-        Ok::<_, NatsError>(Known { stream, created, last })
+        Ok::<_, NatsError>(KnownStream { stream, created, last })
     });
     let known = try_join_all(known).await?;
     Ok(Streams {
@@ -123,7 +123,8 @@ impl Streams {
                         known.compare(&info)?;
                         if known.stream == self.members {
                             let (view, gate) = (&self.view, &self.gate);
-                            purged::write_back(view, gate, &self.incarnation, &info.state).await;
+                            purged_rows::write_back(view, gate, &self.incarnation, &info.state)
+                                .await;
                         }
                     }
                     Err(failed) if failed.is_absent() => {

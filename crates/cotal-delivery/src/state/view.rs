@@ -17,26 +17,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent};
-use cotal_rules::LastValid;
+use cotal_nats::{Bucket as Kv, Connection, Entry, NatsError, Watch, WatchEvent, revisions};
 use cotal_rules::directory::{Acl, Applied, Directory};
 use cotal_rules::fanout::{self, Plan, Post};
 use cotal_wire::envelope::InboxEntry;
 use cotal_wire::names::{Bucket, member_key};
-use cotal_wire::rows::AclRow;
+use cotal_wire::rows::{AclRow, LastValid};
 use cotal_wire::{Channel, Lifecycle, Space};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, error, warn};
 
 use crate::clock::now_ms;
 use crate::lease::gate::Gate;
-use crate::state::changes::Changes;
-use crate::state::kept::KeptRows;
-use crate::state::watching::{WATCH_AGAIN, watch_all, watch_history};
+use crate::state::acl_changes::Changes;
+use crate::state::bucket_watch::{WATCH_RETRY_AFTER, watch_all, watch_history};
+use crate::state::kept_rows::KeptRows;
 
 /// How long entries wait for a leave. A leave needs a few round trips.
-const LEAVE_HOLD: Duration = Duration::from_secs(1);
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// The kept form of a tombstone: all that a retired lifecycle's row still says.
 const TOMBSTONE: &[u8] = br#"{"allowSubscribe":[],"revision":0,"updatedAt":0,"retired":true}"#;
@@ -131,7 +130,7 @@ pub(crate) struct View {
     changes: Changes,
     state: RwLock<State>,
     feeds: [Followed; 4],
-    awaited: Mutex<HashMap<String, Vec<oneshot::Sender<Seen>>>>,
+    awaited: Mutex<HashMap<String, Vec<oneshot::Sender<RowSeen>>>>,
     /// Counts changes of member rows, and of leaves in progress.
     members_changed: watch::Sender<u64>,
     /// Rows that garbage must not push out.
@@ -145,11 +144,13 @@ struct State {
     directory: Directory,
     /// The highest post planned so far; it changes only while the directory cannot.
     routed: AtomicU64,
+    /// When presence that is not fresh was forgotten last.
+    presence_expired: Option<Instant>,
 }
 
 /// The moment when a member row became visible to planning.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct RowSeen {
     /// The row's revision.
     pub(crate) revision: u64,
     /// The highest post planned without it; every later one is planned with it.
@@ -230,7 +231,7 @@ impl View {
         if !is_leaving() {
             return Ok(());
         }
-        let _ = timeout(LEAVE_HOLD, changes.wait_for(|_| !is_leaving())).await;
+        let _ = timeout(LEAVE_WAIT, changes.wait_for(|_| !is_leaving())).await;
         self.fresh(&[Feed::Members, Feed::Acl]).await
     }
 
@@ -303,7 +304,7 @@ impl View {
                 return Err(ended);
             }
             self.forget_presence(&ended);
-            tokio::time::sleep(WATCH_AGAIN).await;
+            tokio::time::sleep(WATCH_RETRY_AFTER).await;
         }
     }
 
@@ -382,11 +383,14 @@ impl View {
             Feed::Members => state.directory.apply_member(key, value, revision),
             Feed::Acl => state.directory.apply_acl(key, value, revision),
             Feed::Channels => state.directory.apply_channel(key, value, revision),
-            Feed::Presence => state.directory.apply_presence(key, value, revision),
+            Feed::Presence => {
+                state.expire_presence();
+                state.directory.apply_presence(key, value, revision)
+            }
         };
         if feed == Feed::Members {
             let routed = state.routed.load(Ordering::SeqCst);
-            self.notify(key, Seen { revision, routed });
+            self.notify(key, RowSeen { revision, routed });
             drop(state);
             self.members_changed.send_modify(|changes| *changes += 1);
         }
@@ -427,8 +431,7 @@ impl View {
             };
             (applied == Applied::Applied).then_some(())
         };
-        let history = entries.iter().map(|it| (it.revision, it.live().map(AsRef::as_ref)));
-        let stands = LastValid::behind(garbled, history, &mut give);
+        let stands = LastValid::behind(garbled, revisions(entries), &mut give);
         let kept = self.kept.row(feed.bucket(), key).filter(|(_, revision)| *revision < garbled);
         let newer = kept.as_ref().map(|(_, revision)| ((), *revision));
         if let (LastValid::Row((), revision), Some((value, kept))) = (stands.or_newer(newer), &kept)
@@ -502,14 +505,14 @@ impl View {
 
     /// Announces that the caller is about to write the member row `key`. The receiver tells when
     /// planning began to see the row.
-    pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<Seen> {
+    pub(crate) fn expect_member(&self, key: &str) -> oneshot::Receiver<RowSeen> {
         let (sender, receiver) = oneshot::channel();
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         awaited.entry(key.to_owned()).or_default().push(sender);
         receiver
     }
 
-    fn notify(&self, key: &str, seen: Seen) {
+    fn notify(&self, key: &str, seen: RowSeen) {
         let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         for sender in awaited.remove(key).into_iter().flatten() {
             // The registry may have given up the join; then nobody listens.

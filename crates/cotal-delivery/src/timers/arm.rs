@@ -14,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::gate::Gate;
 
 /// Attempts in a row, if the timer changes in between or the broker does not answer.
-const ATTEMPTS: usize = 8;
+const WRITE_ATTEMPTS: usize = 8;
 /// How long each further attempt waits for the connection or a restarting broker.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// Most messages of one timer that are read if the newest is not the timer writer's. More than a
 /// few can only be somebody else's garbage.
-const MOST_HELD: usize = 1_000;
+const MAX_HELD_REQUESTS: usize = 1_000;
 
 /// The outcome of a request that may arm a timer.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ArmOutcome {
     /// The broker has confirmed its schedule.
     Armed,
     /// The same generation is armed, or has fired.
@@ -39,7 +39,7 @@ pub(super) async fn arm(
     gate: &Gate,
     request: &Request,
     stop: &CancellationToken,
-) -> Result<Outcome, NatsError> {
+) -> Result<ArmOutcome, NatsError> {
     // Most timers are new, and the conditional write itself proves that.
     let mut record = Ok(Record::default());
     let mut attempts = 0;
@@ -47,8 +47,8 @@ pub(super) async fn arm(
         attempts += 1;
         let outcome = match &record {
             Ok(record) => match request.decide(space, record) {
-                Decision::Stands => return Ok(Outcome::Stands),
-                Decision::Superseded(_) => return Ok(Outcome::Superseded),
+                Decision::Stands => return Ok(ArmOutcome::Stands),
+                Decision::Superseded(_) => return Ok(ArmOutcome::Superseded),
                 Decision::Arm(_) if !gate.is_open() => {
                     return Err(NatsError::Withheld { what: "a schedule".to_owned() });
                 }
@@ -57,11 +57,11 @@ pub(super) async fn arm(
             Err(error) => Err(NatsError::clone(error)),
         };
         let error = match outcome {
-            Ok(()) => return Ok(Outcome::Armed),
+            Ok(()) => return Ok(ArmOutcome::Armed),
             Err(error) => error,
         };
         let may_pass = error.is_transient() || error.is_conflict();
-        if !may_pass || attempts == ATTEMPTS || stop.is_cancelled() {
+        if !may_pass || attempts == WRITE_ATTEMPTS || stop.is_cancelled() {
             return Err(error);
         }
         if !error.is_conflict() {
@@ -99,7 +99,7 @@ async fn read(space: &Space, connection: &Connection, timer: &Timer) -> Result<R
     }
     let mut record = Record::default();
     let mut next = 1;
-    for _ in 0..MOST_HELD {
+    for _ in 0..MAX_HELD_REQUESTS {
         let get = Get::NextBySubject { seq: next, subject: &all };
         let Some(message) = connection.get_message(&stream, get).await? else { break };
         next = message.seq + 1;

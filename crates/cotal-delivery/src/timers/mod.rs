@@ -16,19 +16,19 @@ use cotal_nats::{
     ConnectOptions, Connection, Delivery, NatsError, PullConsumer, PullError, PullOptions,
 };
 use cotal_rules::timers::{Refused, Request};
-use cotal_rules::waiting::retry_delay_ms;
+use cotal_rules::waiting::retry_delay;
 use cotal_wire::names::TIMER_WRITER;
 use cotal_wire::{Space, Timer};
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use crate::beside::{Beside, Health, contained};
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
 use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
-use arm::Outcome;
+use crate::sidecar::{Health, Sidecar, contained};
+use arm::ArmOutcome;
 
 /// Requests pulled ahead: few enough to be processed within the consumer's ack wait.
 const PULL_REQUESTS: usize = 256;
@@ -71,7 +71,7 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
         counters: Arc::clone(&context.counters),
     };
     let name = format!("cotal-timers {space}");
-    let beside = Beside {
+    let sidecar = Sidecar {
         space,
         connect: ConnectOptions { name, ..context.connect.clone() },
         health: health.clone(),
@@ -80,7 +80,7 @@ pub(crate) fn spawn(context: &LaneContext) -> Health {
     let (stop, shown) = (context.stop.clone(), health.clone());
     let work = async move {
         let pump = |connection, stop| writer.clone().pump(connection, health.clone(), stop);
-        beside.run(stop, pump).await;
+        sidecar.run(stop, pump).await;
     };
     let (space, stop) = (context.space.clone(), context.stop.clone());
     context.spawn(COMPONENT, contained(space, shown.clone(), stop, Box::pin(work)));
@@ -152,10 +152,10 @@ impl TimerWriter {
         batch: Vec<Delivery>,
         stop: &CancellationToken,
     ) {
-        let mut timers: HashMap<Timer, Asked> = HashMap::new();
+        let mut timers: HashMap<Timer, TimerBatch> = HashMap::new();
         for delivery in batch {
             match self.read(&delivery) {
-                Ok(request) => Asked::add(&mut timers, request, delivery),
+                Ok(request) => TimerBatch::add(&mut timers, request, delivery),
                 Err(why) => self.refuse(delivery, &why).await,
             }
         }
@@ -177,13 +177,18 @@ impl TimerWriter {
         log_failure(space, "terminate a timer request", delivery.term().await);
     }
 
-    async fn settle_one(&self, connection: &Connection, asked: Asked, stop: &CancellationToken) {
-        let Asked { request, deliveries } = asked;
+    async fn settle_one(
+        &self,
+        connection: &Connection,
+        asked: TimerBatch,
+        stop: &CancellationToken,
+    ) {
+        let TimerBatch { request, deliveries } = asked;
         let (space, timer) = (&self.space, &request.timer);
         let generation = request.body.generation;
         let armed = arm::arm(space, connection, &self.gate, &request, stop).await;
         match &armed {
-            Ok(Outcome::Armed) => add(&self.counters.armed_timers, 1),
+            Ok(ArmOutcome::Armed) => add(&self.counters.armed_timers, 1),
             Ok(outcome) => {
                 debug!(%space, %timer, generation, ?outcome, "a timer request needs no new schedule")
             }
@@ -196,8 +201,8 @@ impl TimerWriter {
                 Ok(_) => delivery.ack().await,
                 Err(_) if !self.gate.is_open() => Ok(()),
                 Err(_) => {
-                    let delay = retry_delay_ms(delivery.delivered).unsigned_abs();
-                    delivery.nak(Some(Duration::from_millis(delay))).await
+                    let delay = retry_delay(delivery.delivered);
+                    delivery.nak(Some(delay)).await
                 }
             };
             log_failure(space, "answer a timer request", answered);
@@ -206,14 +211,14 @@ impl TimerWriter {
 }
 
 /// The requests of a batch for one timer.
-struct Asked {
+struct TimerBatch {
     /// The newest request.
     request: Request,
     /// The deliveries of the newest request and of those that it supersedes.
     deliveries: Vec<Delivery>,
 }
 
-impl Asked {
+impl TimerBatch {
     fn add(timers: &mut HashMap<Timer, Self>, request: Request, delivery: Delivery) {
         match timers.get_mut(&request.timer) {
             None => {

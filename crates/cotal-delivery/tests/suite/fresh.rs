@@ -13,19 +13,13 @@ use cotal_wire::names::{Bucket, DELIVERY, FANOUT, READER, dead_key};
 use cotal_wire::rows::{DeadReason, DeadRow, DeadState, DeliveryClass, MemberRow, MemberState};
 use serde_json::json;
 
+use super::setup::start;
+
 const TEAM: &str = "team.backend";
 const OPS: &str = "ops.live";
 const POSTS: &str = "posts wait: the view is not current";
 const PARKED: &str = "parked entries wait: the view is not current";
 const ENTRIES: &str = "entries wait: the view is not current";
-
-async fn start() -> (Mesh, Lane, Peer, God) {
-    let mesh = Mesh::start().await;
-    let lane = mesh.lane().await;
-    let alice = mesh.peer("alice", &[">"], &[">"]).await;
-    let god = God::of(&mesh).await;
-    (mesh, lane, alice, god)
-}
 
 async fn waits(what: &str) {
     let told = || async { logged(&[what]).len() };

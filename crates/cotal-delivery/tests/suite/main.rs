@@ -25,6 +25,7 @@ mod membership;
 mod rails;
 mod reader;
 mod retirement;
+mod setup;
 mod timers;
 mod unanswered;
 mod unconfirmed;

@@ -17,7 +17,7 @@ use crate::clock::unix_seconds;
 use crate::error::{Doing as _, ManagerError};
 
 /// How long the credential lives that this is done with, in seconds.
-const LIFE: i64 = 60;
+const READER_LIFETIME_SECS: i64 = 60;
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agents {
@@ -34,7 +34,14 @@ impl Agents {
         };
         let (key, now) = (UserKey::generate(), unix_seconds());
         let profile = Profile::Agent(grant);
-        let minted = mint_named(self.account(), &key, &profile, "history", now, Some(now + LIFE))?;
+        let minted = mint_named(
+            self.account(),
+            &key,
+            &profile,
+            "history",
+            now,
+            Some(now + READER_LIFETIME_SECS),
+        )?;
         let creds = Creds::parse(minted.creds.expose())?;
         let connection = connect(&self.broker, "cotal end of a history read", creds).await?;
         let (chat, consumer) = (space.chat_stream(), space.chathist_consumer(lifecycle));

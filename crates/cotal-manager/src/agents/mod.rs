@@ -6,6 +6,7 @@
 //! before the record is written and kept in it, so that a continued provisioning asks for the very
 //! same consumers.
 
+mod acl_rewrite;
 mod add;
 mod history;
 mod known;

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_rules::cadence::RETIREMENT_WAIT_MS;
+use cotal_rules::cadence::RETIREMENT_WAIT;
 use cotal_trust::{UserKey, mint_named};
 use cotal_wire::accounts::Account;
 use cotal_wire::control::op;
@@ -27,7 +27,7 @@ use crate::error::ManagerError;
 
 /// A recall is asked for again this often, also while an earlier request is unanswered: it may have
 /// gone to a daemon that is paused.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RECALL_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Requests that may be unanswered at once.
 const UNANSWERED: usize = 3;
 
@@ -100,10 +100,9 @@ impl Agents {
             source: Box::new(source),
         };
         let mut asked = JoinSet::new();
-        let mut again = tokio::time::interval(ASK_AGAIN);
+        let mut again = tokio::time::interval(RECALL_RETRY_AFTER);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let wait = Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs());
-        let mut over = std::pin::pin!(tokio::time::sleep(wait));
+        let mut over = std::pin::pin!(tokio::time::sleep(RETIREMENT_WAIT));
         let (mut last, mut timed_out) = ("no request was answered".to_owned(), true);
         loop {
             let answer = tokio::select! {

@@ -8,12 +8,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cotal_nats::{Bytes, NatsError};
-use cotal_rules::cadence::RETIREMENT_WAIT_MS;
+use cotal_nats::NatsError;
+use cotal_rules::cadence::RETIREMENT_WAIT;
 use cotal_wire::accounts::Account;
 use cotal_wire::control::{Eviction, Inventory, op};
 use cotal_wire::names::{Bucket, member_key};
-use cotal_wire::rows::AclRow;
 use cotal_wire::{Channel, ConnId, Lifecycle, Principal};
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::{Reservation, SecretStore as _, Segment};
@@ -21,12 +20,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{AgentName, Agents, known_key, provisioning};
-use crate::clock::{unix_millis, unix_seconds};
+use crate::clock::unix_seconds;
 use crate::error::{Doing, ManagerError};
-use crate::rows::{AclFound, bucket, standing_acl};
+use crate::rows::bucket;
 
-/// Rounds of compare-and-set on an ACL row before somebody else is said to be faster.
-const ROUNDS: usize = 8;
 /// Longest list of channels in a record, in bytes: a file beyond a few MiB is not read back.
 const RECORDED: usize = 1024 * 1024;
 /// Between two evictions of somebody who is still seen.
@@ -133,7 +130,7 @@ impl Retirement<'_> {
                 Done::Deleted
             }
             Done::Deleted => {
-                agents.bury(lifecycle).await?;
+                agents.write_tombstone(lifecycle).await?;
                 provisioning::forget(agents, &lifecycle.principal)?;
                 files::remove(&self.path)?;
                 self.record.done = Done::Tombstoned;
@@ -255,51 +252,6 @@ impl Agents {
         Ok((record, lifecycle))
     }
 
-    async fn bury(&self, lifecycle: &Lifecycle) -> Result<(), ManagerError> {
-        let change = |row: &mut AclRow| {
-            row.allow_subscribe.clear();
-            row.retired = true;
-        };
-        self.rewrite_acl(lifecycle, true, change).await
-    }
-
-    /// Changes an ACL row by revision; a tombstone is final and stays as it is. Where the row is
-    /// garbled beyond its history, `anew` lets one that reads nothing take its place.
-    pub(super) async fn rewrite_acl(
-        &self,
-        lifecycle: &Lifecycle,
-        anew: bool,
-        change: impl Fn(&mut AclRow),
-    ) -> Result<(), ManagerError> {
-        let acl = bucket(&self.connection, self.space(), Bucket::Acl);
-        let key = lifecycle.dotted();
-        let principal = &lifecycle.principal;
-        let doing = || format!("change the ACL row of {principal}");
-        for _ in 0..ROUNDS {
-            let standing = standing_acl(&acl, &key).await.doing(doing)?;
-            let (mut row, revision) = match standing {
-                AclFound::Row(row, revision) => (row, revision),
-                AclFound::Garbled(revision) if anew => (reads_nothing(), revision),
-                AclFound::Garbled(_) | AclFound::Absent => {
-                    return Err(ManagerError::NoSuchAgent(principal.clone()));
-                }
-            };
-            if row.retired {
-                return Ok(());
-            }
-            change(&mut row);
-            row.revision += 1;
-            row.updated_at = unix_millis();
-            let value: Bytes = serde_json::to_vec(&row)?.into();
-            match acl.update(&key, value, revision).await {
-                Ok(_) => return Ok(()),
-                Err(NatsError::Conflict { .. }) => {}
-                Err(error) => return Err(error).doing(doing),
-            }
-        }
-        Err(ManagerError::Busy(principal.clone()))
-    }
-
     /// Without this a kick would be undone by the client's next dial.
     async fn revoke(&self, record: &Retiring, path: &Path) -> Result<(), ManagerError> {
         if record.nkey.is_empty() {
@@ -353,7 +305,7 @@ impl Agents {
                 return Ok(kicked);
             }
             tokio::time::sleep(EVICTION_RETRY_AFTER).await;
-            if started.elapsed() >= Duration::from_millis(RETIREMENT_WAIT_MS.unsigned_abs()) {
+            if started.elapsed() >= RETIREMENT_WAIT {
                 return Err(ManagerError::NotGone {
                     principal: principal.clone(),
                     remaining: eviction.remaining,
@@ -370,7 +322,7 @@ impl Agents {
         args: serde_json::Value,
         started: Instant,
     ) -> Result<serde_json::Value, ManagerError> {
-        self.rail().admin_within(op, args, started, RETIREMENT_WAIT_MS).await
+        self.rail().admin_within(op, args, started, RETIREMENT_WAIT).await
     }
 
     async fn delete_traces(
@@ -414,16 +366,5 @@ impl Retiring {
         let unlisted = Self { channels: Vec::new(), ..self.clone() };
         let text = serde_json::to_string(if self.unlisted { &unlisted } else { self })?;
         Ok(files::replace(path, text.as_bytes(), Privacy::Secret)?)
-    }
-}
-
-fn reads_nothing() -> AclRow {
-    AclRow {
-        allow_subscribe: Vec::new(),
-        revision: 0,
-        updated_at: 0,
-        name: None,
-        activated: None,
-        retired: false,
     }
 }

@@ -88,8 +88,7 @@ fn stored(authority: &Authority, agent: &Principal) -> Option<String> {
         Err(error) => return damaged(format!("its credential is damaged: {error}")),
     };
     let revoked = authority.account().revocations_of(Account::Agents).get(creds.nkey());
-    let is_revoked = revoked
-        .is_some_and(|until| u64::try_from(*until).is_ok_and(|until| creds.claims().iat <= until));
+    let is_revoked = revoked.is_some_and(|until| creds.claims().issued_at <= *until);
     is_revoked.then(|| {
         format!(
             "its credential is revoked and no new one is stored, so it can do nothing: a `cotal \

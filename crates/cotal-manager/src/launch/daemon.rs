@@ -30,7 +30,7 @@ const EXIT_POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// What a stop does while another stop runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum WhileStopping {
     /// It is refused.
     Refuse,
     /// It waits, and then finds what is left to do.
@@ -221,18 +221,17 @@ pub(super) fn running(record: &PidFile) -> Result<Vec<Process>, ManagerError> {
 /// so that the next start knows of whom the lease that still stands is (see [`dead_daemon`]).
 ///
 /// # Errors
-/// When another process is stopping it and does not finish within `patience`, or it cannot be
-/// stopped.
+/// When another process is stopping it and does not finish in time, or it cannot be stopped.
 pub async fn stop_daemon(
     root: &Root,
     space: &Space,
-    patience: Patience,
+    while_stopping: WhileStopping,
 ) -> Result<Stop, ManagerError> {
-    let patience = match patience {
-        Patience::Refuse => Some(LAUNCH_TAKES),
-        Patience::Wait => None,
+    let within = match while_stopping {
+        WhileStopping::Refuse => Some(LAUNCH_TAKES),
+        WhileStopping::Wait => None,
     };
-    let _held = match reserve(root, space, patience).await {
+    let _held = match reserve(root, space, within).await {
         // Where the disk takes no file to lock, nothing can be started either.
         Err(ManagerError::Lock(LockError::Io { .. })) => None,
         held => Some(held?),
@@ -248,15 +247,15 @@ pub async fn stop_daemon(
     Ok(Stop::new(stopped, cleaned.map(drop)))
 }
 
-/// Takes the right to start or stop the daemon of a space; without `patience` it waits for its
-/// turn. The kernel tells nobody that a file lock is free, so this looks again and again.
+/// Takes the right to start or stop the daemon of a space; without `within` it waits for its turn.
+/// The kernel tells nobody that a file lock is free, so this looks again and again.
 async fn reserve(
     root: &Root,
     space: &Space,
-    patience: Option<Duration>,
+    within: Option<Duration>,
 ) -> Result<Reservation, ManagerError> {
     let path = root.delivery_stop_lock(&Segment::from(space));
-    let until = patience.map(|patience| Instant::now() + patience);
+    let until = within.map(|within| Instant::now() + within);
     loop {
         match Reservation::try_acquire(&path) {
             Err(LockError::Held { .. }) if until.is_none_or(|until| Instant::now() < until) => {
@@ -278,7 +277,7 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let record = daemon_record(&root, &space);
         record.write(std::process::id()).unwrap();
-        let stop = stop_daemon(&root, &space, Patience::Refuse).await.unwrap();
+        let stop = stop_daemon(&root, &space, WhileStopping::Refuse).await.unwrap();
         assert!(stop.stopped.is_none() && stop.left.is_none(), "{stop:?}");
         assert_eq!(record.verify().unwrap(), RecordState::Absent);
     }
@@ -292,7 +291,7 @@ mod tests {
         let pid = ended.id();
         ended.wait().unwrap();
         daemon_record(&root, &space).write(pid).unwrap();
-        let stop = stop_daemon(&root, &space, Patience::Refuse).await.unwrap();
+        let stop = stop_daemon(&root, &space, WhileStopping::Refuse).await.unwrap();
         assert!(stop.stopped.is_none() && stop.left.is_none(), "{stop:?}");
         assert_eq!(dead_daemon(&root, &space).unwrap(), Some(pid));
     }
@@ -304,9 +303,9 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let path = root.delivery_stop_lock(&Segment::from(&space));
         let held = Reservation::try_acquire(&path).unwrap();
-        let stop = |patience| stop_daemon(&root, &space, patience);
-        assert!(matches!(stop(Patience::Refuse).await, Err(ManagerError::Lock(_))));
-        let mut waiting = std::pin::pin!(stop(Patience::Wait));
+        let stop = |while_stopping| stop_daemon(&root, &space, while_stopping);
+        assert!(matches!(stop(WhileStopping::Refuse).await, Err(ManagerError::Lock(_))));
+        let mut waiting = std::pin::pin!(stop(WhileStopping::Wait));
         assert!(tokio::time::timeout(LAUNCH_TAKES * 2, &mut waiting).await.is_err());
         drop(held);
         assert!(waiting.await.unwrap().stopped.is_none());

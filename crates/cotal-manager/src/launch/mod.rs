@@ -14,7 +14,7 @@ mod tls;
 
 pub use broker::{BrokerLaunch, moved_from, running_broker, stop_broker, store_limit};
 pub use daemon::{
-    Daemon, Patience, Started, daemon_record, dead_daemon, running_daemon, stop_daemon,
+    Daemon, Started, WhileStopping, daemon_record, dead_daemon, running_daemon, stop_daemon,
 };
 pub use manager::{ManagerProcess, Readiness, manager_record, running_manager, stop_manager};
 pub use process::{Process, Stop, Stopped};

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cotal_nats::Creds;
 use cotal_rules::family::{Ledger, Role};
@@ -118,7 +119,7 @@ impl Family {
         authority: &Authority,
         broker: &BrokerAddress,
         rail: &Rail,
-        wait_ms: i64,
+        wait: Duration,
     ) -> Result<(), ManagerError> {
         self.file.ledger.sweep();
         self.save()?;
@@ -134,7 +135,7 @@ impl Family {
             let mut stays = None;
             for batch in self.file.ledger.batches() {
                 let args = json!({ "principals": batch });
-                let data = rail.admin_patiently(op::EVICT_PRINCIPALS, args, wait_ms).await?;
+                let data = rail.admin_patiently(op::EVICT_PRINCIPALS, args, wait).await?;
                 let evicted: Evictions = serde_json::from_value(data)?;
                 self.file.ledger.verified(&evicted.results);
                 self.save()?;
@@ -143,7 +144,7 @@ impl Family {
             if self.file.ledger.finish() {
                 return self.save();
             }
-            if started.elapsed().as_millis() >= u128::from(wait_ms.unsigned_abs()) {
+            if started.elapsed() >= wait {
                 return Err(not_gone(authority, stays));
             }
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Bucket as Kv, Bytes, Connection, NatsError};
+use cotal_nats::{Bucket as Kv, Connection, NatsError, to_json};
 use cotal_wire::names::{Bucket, RENEWAL_KEY, manager_key};
 use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
@@ -63,7 +63,11 @@ impl Keeper {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let own = manager_key(&self.row.incarnation);
         loop {
-            if let Err(error) = self.kv.put(&own, self.value()).await {
+            let written = match to_json(&self.row) {
+                Ok(row) => self.kv.put(&own, row).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
                 debug!(space = %self.space, %error, "the manager's row was not written");
             }
             self.keep().await;
@@ -80,15 +84,12 @@ impl Keeper {
         self.kv.delete(&own, None).await.ok();
     }
 
-    fn value(&self) -> Bytes {
-        serde_json::to_vec(&self.row).unwrap_or_default().into()
-    }
-
     async fn keep(&mut self) {
         let asked = Instant::now();
-        let written = match self.revision {
-            Some(revision) => self.kv.update(RENEWAL_KEY, self.value(), revision).await,
-            None => self.kv.create(RENEWAL_KEY, self.value()).await,
+        let written = match (to_json(&self.row), self.revision) {
+            (Ok(row), Some(revision)) => self.kv.update(RENEWAL_KEY, row, revision).await,
+            (Ok(row), None) => self.kv.create(RENEWAL_KEY, row).await,
+            (Err(error), _) => Err(error),
         };
         match written {
             Ok(revision) => {
@@ -146,8 +147,11 @@ pub(super) async fn claim(
         since: unix_millis(),
         ready: true,
     };
-    let value: Bytes = serde_json::to_vec(&row)?.into();
-    match kv.create(RENEWAL_KEY, value).await {
+    let created = match to_json(&row) {
+        Ok(row) => kv.create(RENEWAL_KEY, row).await,
+        Err(error) => Err(error),
+    };
+    match created {
         Ok(revision) => Ok(Claimed { kv, revision }),
         Err(NatsError::Conflict { .. }) => Err(ManagerError::Renewed(space.clone())),
         Err(error) => Err(error).doing(|| format!("claim the renewal of space {space}")),

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cotal_nats::{Connection, Creds};
-use cotal_rules::cadence::{RETIREMENT_WAIT_MS, START_WAIT_MS};
+use cotal_rules::cadence::{RETIREMENT_WAIT, START_WAIT};
 use cotal_rules::family::{Holder, Role};
 use cotal_rules::renewal::half_life;
 use cotal_wire::Principal;
@@ -38,7 +38,7 @@ use self::family::Family;
 use self::lease::Keeper;
 use self::renew::{Renewer, same_store};
 
-pub use renew::{Outcome, Renewal, Renewals};
+pub use renew::{Renewal, RenewalOutcome, Renewals};
 
 /// How long the broker may be away before the manager ends; `up` starts both again.
 const BROKER_GONE: Duration = Duration::from_secs(60);
@@ -53,18 +53,18 @@ pub struct ManagerOptions {
     pub store: Arc<dyn SecretStore>,
     /// The broker.
     pub broker: BrokerAddress,
-    /// How long a start waits for the daemon's rail, in milliseconds (ADM-4).
-    pub start_wait_ms: i64,
-    /// How long it waits for its predecessor to be gone, in milliseconds.
-    pub evict_wait_ms: i64,
+    /// How long a start waits for the daemon's rail (ADM-4).
+    pub start_wait: Duration,
+    /// How long it waits for its predecessor to be gone.
+    pub evict_wait: Duration,
 }
 
 impl ManagerOptions {
     /// With the waits of the contracts.
     #[must_use]
     pub fn new(authority: Authority, store: Arc<dyn SecretStore>, broker: BrokerAddress) -> Self {
-        let (start_wait_ms, evict_wait_ms) = (START_WAIT_MS, RETIREMENT_WAIT_MS);
-        Self { authority, store, broker, start_wait_ms, evict_wait_ms }
+        let (start_wait, evict_wait) = (START_WAIT, RETIREMENT_WAIT);
+        Self { authority, store, broker, start_wait, evict_wait }
     }
 }
 
@@ -126,7 +126,7 @@ impl Manager {
     }
 
     async fn start_in_order(options: ManagerOptions) -> Result<Self, ManagerError> {
-        let ManagerOptions { authority, store, broker, start_wait_ms, evict_wait_ms } = options;
+        let ManagerOptions { authority, store, broker, start_wait, evict_wait } = options;
         let space = authority.space().clone();
         let mut family = Family::open(&authority)?;
         let gate = Gate::of(authority.root(), &space);
@@ -141,10 +141,10 @@ impl Manager {
         }
         let (own, connection) = authority.connect(Office::Supervisor, &broker).await?;
         let rail = Rail::new(&connection, &space, &own);
-        let theirs = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), start_wait_ms);
+        let theirs = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), start_wait);
         same_store(&space, &store.identity(), &serde_json::from_value(theirs.await?)?)?;
         if restarts {
-            family.evict(&authority, &broker, &rail, evict_wait_ms).await?;
+            family.evict(&authority, &broker, &rail, evict_wait).await?;
             gate.open()?;
             info!(%space, "every predecessor is verified gone; the registration gate is open");
         }
@@ -248,14 +248,12 @@ impl Manager {
 
     async fn renew_own(&mut self) -> Result<Duration, ManagerError> {
         let claims = self.creds.claims();
-        let seconds = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let exp = Some(claims.exp).filter(|exp| *exp > 0).map(seconds);
-        let Some(half) = half_life(seconds(claims.iat), exp) else {
-            return Ok(renew::LONGEST);
+        let Some(half) = half_life(claims.issued_at, claims.expires_at) else {
+            return Ok(renew::LONGEST_PAUSE);
         };
         let left = half - unix_seconds();
         if left > 0 {
-            return Ok(Duration::from_secs(left.unsigned_abs()).min(renew::LONGEST));
+            return Ok(Duration::from_secs(left.unsigned_abs()).min(renew::LONGEST_PAUSE));
         }
         self.creds = self.sessions.issue(Role::Serve)?;
         if let Err(error) = self.connection.adopt(self.creds.clone(), MOVE_WITHIN).await {

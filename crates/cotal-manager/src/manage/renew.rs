@@ -25,11 +25,11 @@ use crate::error::ManagerError;
 use crate::rail::Rail;
 
 /// The longest sleep, so that a clock that was set is noticed.
-pub(super) const LONGEST: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Between two attempts at an adoption that did not come about.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A pass is never due sooner, whatever the clocks say.
-const SHORTEST: Duration = Duration::from_millis(200);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The components whose credential the manager renews.
 pub(crate) const OWNED: [SecretKind; 2] = [SecretKind::Delivery, SecretKind::MembershipRw];
@@ -37,7 +37,7 @@ pub(crate) const OWNED: [SecretKind; 2] = [SecretKind::Delivery, SecretKind::Mem
 /// What became of a credential that was offered to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "reason", rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum RenewalOutcome {
     /// The broker accepted it on a proof connection, and the daemon holds it.
     Adopted,
     /// The component does not run, for this reason.
@@ -57,7 +57,7 @@ pub struct Renewal {
     /// When, Unix milliseconds.
     pub at: i64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: RenewalOutcome,
 }
 
 /// The last offer of each component's credential, by the credential's name.
@@ -86,7 +86,7 @@ impl Renewals {
     pub fn is_settled(&self, kind: &SecretKind, creds: &Creds) -> bool {
         self.of(kind).is_some_and(|renewal| {
             renewal.fingerprint == creds.fingerprint()
-                && matches!(renewal.outcome, Outcome::Adopted | Outcome::Skipped(_))
+                && matches!(renewal.outcome, RenewalOutcome::Adopted | RenewalOutcome::Skipped(_))
         })
     }
 }
@@ -118,7 +118,7 @@ impl Renewer {
     /// tells how long nothing will be due.
     pub(super) async fn pass(&mut self, holds_lease: bool) -> Duration {
         if !holds_lease {
-            return LONGEST;
+            return LONGEST_PAUSE;
         }
         match self.renew().await {
             Ok(wait) => {
@@ -131,7 +131,7 @@ impl Renewer {
                     warn!(space = %self.space(), why, "the space's credentials are not renewed");
                     self.told = Some(why);
                 }
-                AGAIN
+                RETRY_AFTER
             }
         }
     }
@@ -148,7 +148,7 @@ impl Renewer {
         };
         let Some(renewed) = renew_in(&self.authority, &*self.store)? else {
             // Whoever stopped the daemon for good took its credential away.
-            return Ok(AGAIN);
+            return Ok(RETRY_AFTER);
         };
         for renewed in renewed {
             let (space, kind, reason) = (self.space(), renewed.kind.name(), renewed.reason);
@@ -163,11 +163,11 @@ impl Renewer {
         let due = held
             .iter()
             .filter_map(|(_, creds)| half_life(creds.claims.issued_at, creds.claims.expires_at));
-        let due = due.min().map_or(LONGEST, |half| {
+        let due = due.min().map_or(LONGEST_PAUSE, |half| {
             Duration::from_secs((half - unix_seconds()).max(0).unsigned_abs())
         });
-        let longest = if settled(&renewals) { LONGEST } else { AGAIN };
-        Ok(due.clamp(SHORTEST, longest))
+        let longest = if settled(&renewals) { LONGEST_PAUSE } else { RETRY_AFTER };
+        Ok(due.clamp(SHORTEST_PAUSE, longest))
     }
 
     /// Whether the daemon that answers reads this very store.
@@ -199,7 +199,9 @@ impl Renewer {
     ) -> Result<(), ManagerError> {
         let outcome = match answers {
             true => self.reload(held).await,
-            false => Err(Outcome::Unanswered("no daemon answers on ctl.delivery-admin".into())),
+            false => {
+                Err(RenewalOutcome::Unanswered("no daemon answers on ctl.delivery-admin".into()))
+            }
         };
         for (kind, creds) in held {
             let outcome = match &outcome {
@@ -213,7 +215,9 @@ impl Renewer {
             }
             let (space, name) = (self.space(), kind.name());
             match &outcome {
-                Outcome::Adopted => info!(%space, name, fingerprint, "the credential is adopted"),
+                RenewalOutcome::Adopted => {
+                    info!(%space, name, fingerprint, "the credential is adopted")
+                }
                 other => info!(%space, name, fingerprint, outcome = ?other, "not adopted"),
             }
             renewals.0.insert(name, Renewal { fingerprint, at: unix_millis(), outcome });
@@ -223,7 +227,7 @@ impl Renewer {
         Ok(files::replace(&path, text.as_bytes(), Privacy::Secret)?)
     }
 
-    async fn reload(&self, held: &[(SecretKind, Creds)]) -> Result<Reloaded, Outcome> {
+    async fn reload(&self, held: &[(SecretKind, Creds)]) -> Result<Reloaded, RenewalOutcome> {
         let of = |wanted: &SecretKind| {
             held.iter().find(|(kind, _)| kind == wanted).map(|(_, creds)| creds.fingerprint())
         };
@@ -233,10 +237,11 @@ impl Renewer {
         };
         let args = json!(ReloadArgs { expected: Some(expected) });
         match self.rail.admin(op::RELOAD_CREDS, args).await {
-            Ok(data) => serde_json::from_value(data)
-                .map_err(|e| Outcome::Refused(format!("the daemon's answer does not read: {e}"))),
-            Err(ManagerError::Refused { reason, .. }) => Err(Outcome::Refused(reason)),
-            Err(error) => Err(Outcome::Unanswered(error.to_string())),
+            Ok(data) => serde_json::from_value(data).map_err(|e| {
+                RenewalOutcome::Refused(format!("the daemon's answer does not read: {e}"))
+            }),
+            Err(ManagerError::Refused { reason, .. }) => Err(RenewalOutcome::Refused(reason)),
+            Err(error) => Err(RenewalOutcome::Unanswered(error.to_string())),
         }
     }
 }
@@ -259,18 +264,18 @@ pub(super) fn same_store(
 }
 
 /// An adoption counts only when it names the credential that was offered.
-fn judge(kind: &SecretKind, creds: &Creds, reloaded: &Reloaded) -> Outcome {
+fn judge(kind: &SecretKind, creds: &Creds, reloaded: &Reloaded) -> RenewalOutcome {
     let adoption = match kind {
         SecretKind::MembershipRw => &reloaded.membership,
         _ => &reloaded.delivery,
     };
     match adoption {
         Adoption::BrokerAccepted(accepted) if accepted.fingerprint == creds.fingerprint() => {
-            Outcome::Adopted
+            RenewalOutcome::Adopted
         }
-        Adoption::BrokerAccepted(_) => {
-            Outcome::Refused("the daemon adopted another credential than the one offered".into())
-        }
-        Adoption::Skipped(why) => Outcome::Skipped(why.clone()),
+        Adoption::BrokerAccepted(_) => RenewalOutcome::Refused(
+            "the daemon adopted another credential than the one offered".into(),
+        ),
+        Adoption::Skipped(why) => RenewalOutcome::Skipped(why.clone()),
     }
 }

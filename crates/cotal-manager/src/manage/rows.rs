@@ -22,7 +22,7 @@ use crate::rows::bucket;
 use crate::write_back::{Remembered, named, restore};
 
 /// Between the ends of a watch and the next one.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Garbage is put right once in this time at most, however fast it is written.
 const REPAIR_EVERY: Duration = Duration::from_millis(500);
 /// Half the life of the credential that the watch runs on.
@@ -57,7 +57,7 @@ impl Watcher<'_> {
                 None => return,
                 Some(Err(error)) => warn!(%space, %error, "rows are not watched for garbage"),
             }
-            if stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY_AFTER)).await.is_none() {
                 return;
             }
         }

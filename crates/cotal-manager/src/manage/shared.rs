@@ -20,7 +20,7 @@ use crate::provision::{Shape, provision_space};
 /// How often the broker is asked for each of them; so long agents are without presence at most.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Between a failure and the next attempt.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Half the life of the credential that this runs on.
 const RENEW_EVERY: Duration = Duration::from_secs(ONE_SHOT.unsigned_abs() / 2);
 const OFFICE: Office = Office::SharedProvisioner;
@@ -42,7 +42,7 @@ pub(super) async fn keep(
                 warn!(space = %authority.space(), %error, "the shared account is not looked after");
             }
         }
-        if stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+        if stop.run_until_cancelled(tokio::time::sleep(RETRY_AFTER)).await.is_none() {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cotal_manager::rows::bucket;
-use cotal_manager::{DAEMON_CREDENTIALS, Manager, ManagerError, Outcome, Renewal, Renewals};
+use cotal_manager::{DAEMON_CREDENTIALS, Manager, ManagerError, Renewal, RenewalOutcome, Renewals};
 use cotal_nats::Entry;
 use cotal_testkit::{God, Mesh, eventually};
 use cotal_wire::Principal;
@@ -34,7 +34,7 @@ async fn crd_2_the_manager_signs_at_half_of_the_life_and_the_daemon_adopts_it_at
     let running = Running::start(options(&mesh)).await;
     let adopted = || offered(&mesh, &SecretKind::Delivery);
     let is_adopted = |seen: &Option<Renewal>| {
-        seen.as_ref().is_some_and(|renewal| renewal.outcome == Outcome::Adopted)
+        seen.as_ref().is_some_and(|renewal| renewal.outcome == RenewalOutcome::Adopted)
     };
     let adopted = eventually("the adoption", adopted, is_adopted).await.unwrap();
     let after = held(&mesh, SecretKind::Delivery);

@@ -29,7 +29,7 @@ async fn adm_4_silence_for_the_whole_wait_fails_and_the_rail_is_named() {
     let mesh = Mesh::start().await;
     let god = God::of(&mesh).await;
     let mut short = options(&mesh);
-    short.start_wait_ms = 1_200;
+    short.start_wait = Duration::from_millis(1_200);
     let began = Instant::now();
     let silent = Manager::start(short).await.unwrap_err();
     assert!(began.elapsed() >= Duration::from_millis(1_100), "gave up early");
@@ -39,7 +39,7 @@ async fn adm_4_silence_for_the_whole_wait_fails_and_the_rail_is_named() {
     // A daemon that hears and says nothing: the attempt is cut off in time, and none follows.
     let asked = pretend(&mesh, &god, |_| None).await;
     let mut short = options(&mesh);
-    short.start_wait_ms = 1_000;
+    short.start_wait = Duration::from_millis(1_000);
     let began = Instant::now();
     let silent = Manager::start(short).await.unwrap_err();
     assert!(matches!(silent, ManagerError::RailSilent { .. }), "{silent}");
@@ -158,7 +158,7 @@ async fn adm_6_a_holder_that_is_not_verified_keeps_the_gate_frozen() {
     };
     pretend(&mesh, &god, blind).await;
     let mut short = options(&mesh);
-    short.evict_wait_ms = 300;
+    short.evict_wait = Duration::from_millis(300);
     Manager::start(short).await.unwrap_err();
     assert!(frozen(&mesh).is_some());
 }
@@ -194,7 +194,7 @@ async fn adm_4_a_request_that_was_lost_on_its_way_is_asked_again() {
     let forgetful: Answer = |_| (ASKED.fetch_add(1, Ordering::SeqCst) > 0).then(Vec::new);
     pretend(&mesh, &god, forgetful).await;
     let mut short = options(&mesh);
-    short.start_wait_ms = 9_000;
+    short.start_wait = Duration::from_millis(9_000);
     Manager::start(short).await.unwrap();
     assert!(ASKED.load(Ordering::SeqCst) >= 2);
 }
@@ -210,7 +210,7 @@ async fn adm_4_a_broker_that_is_away_before_the_request_is_sent_is_waited_for() 
     proxy.cut();
     state.wait_for(|state| !state.is_connected()).await.unwrap();
     let rail = Rail::new(&connection, mesh.space(), &own);
-    let asked = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), 15_000);
+    let asked = rail.admin_patiently(op::RELOAD_STORE_IDENTITY, json!({}), Duration::from_secs(15));
     tokio::pin!(asked);
     let early = tokio::time::timeout(Duration::from_millis(500), &mut asked).await;
     assert!(early.is_err(), "it gave up: {early:?}");

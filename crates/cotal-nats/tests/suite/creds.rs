@@ -119,8 +119,8 @@ async fn a_proof_says_what_the_broker_accepts() {
     let options = world.broker.options(CredsSource::new(good.clone()));
     world.broker.connect_as(CredsSource::new(good.clone())).await;
     let proof = prove(&options, good.clone()).await.expect("accepted");
-    assert_eq!(proof.claims.sub, user.public_key());
-    assert_eq!(proof.claims.account(), world.account.public_key());
+    assert_eq!(proof.claims.subject.as_str(), user.public_key());
+    assert_eq!(proof.claims.account.as_str(), world.account.public_key());
     assert_eq!(proof.claims.tag("principal"), Some("local.Ann"));
     let stranger = world.creds_by(&KeyPair::new_account(), &user, 0, "a.>");
     let error = prove(&options, stranger).await.unwrap_err();

@@ -37,8 +37,8 @@ fn cancelled(created: &str) -> Record {
     Record { row, revision: 7 }
 }
 
-fn seen<'a>(request: Option<&'a Request>, record: Option<&'a Record>) -> Seen<'a> {
-    Seen { seq: 12, created: NOW, request, record, now_ms: 1_000 }
+fn seen<'a>(request: Option<&'a Request>, record: Option<&'a Record>) -> Observed<'a> {
+    Observed { seq: 12, created: NOW, request, record, now_ms: 1_000 }
 }
 
 fn by<'a>(holder: &'a Principal, created: &'a str, delivery: u64) -> Take<'a> {
@@ -195,7 +195,7 @@ fn any_5_a_request_that_was_given_back_or_whose_holder_is_gone_can_be_cancelled(
 fn any_6_a_record_goes_a_day_after_its_request_left_the_queue() {
     let request = request();
     let at = |record: &Record, request, now_ms| {
-        sweep(record, Seen { now_ms, ..seen(request, Some(record)) })
+        sweep(record, Observed { now_ms, ..seen(request, Some(record)) })
     };
     let fresh = taken(NOW, "bob", 1, true);
     assert_eq!(at(&fresh, Some(&request), 5), SweepStep::Keep);

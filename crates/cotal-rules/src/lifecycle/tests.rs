@@ -277,7 +277,7 @@ fn lif_3_a_broker_that_dies_while_the_lane_claims_ends_it_as_a_broker_that_is_go
     }
     assert!(world.orders.release && world.orders.finish);
     world.act(Action::KeeperEnds);
-    assert_eq!(world.machine.ended(), Some(Cause::Link(Verdict::Unreachable)));
+    assert_eq!(world.machine.ended(), Some(Cause::Link(WatchdogVerdict::Unreachable)));
 }
 
 #[test]
@@ -292,5 +292,5 @@ fn crd_6_an_expiry_is_said_in_one_look_and_ends_the_lane_at_the_backstop() {
         assert!(!world.orders.say_expired);
     }
     world.act(Action::KeeperEnds);
-    assert_eq!(world.machine.ended(), Some(Cause::Link(Verdict::NotRenewed)));
+    assert_eq!(world.machine.ended(), Some(Cause::Link(WatchdogVerdict::NotRenewed)));
 }

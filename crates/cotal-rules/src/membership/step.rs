@@ -8,7 +8,7 @@
 use cotal_wire::rows::{AclRow, MemberRow};
 use cotal_wire::{Channel, Lifecycle};
 
-use super::{Change, Refusal};
+use super::{MemberChange, Refusal};
 use crate::directory::Membership;
 
 /// Conflicts after which a caller is told that the row keeps changing.
@@ -29,9 +29,9 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn change(&self, cursor: u64, now_ms: i64) -> Change<'_> {
+    pub(super) fn change(&self, cursor: u64, now_ms: i64) -> MemberChange<'_> {
         let (channel, member) = (&self.channel, &self.member);
-        Change { channel, member, cursor, now_ms, writer: &self.writer }
+        MemberChange { channel, member, cursor, now_ms, writer: &self.writer }
     }
 
     pub(super) fn row(&self, membership: &Membership) -> MemberRow {

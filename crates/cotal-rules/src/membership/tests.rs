@@ -15,9 +15,9 @@ impl At {
         Self { channel: chan("team"), member: life("bob") }
     }
 
-    fn change(&self, cursor: u64) -> Change<'_> {
+    fn change(&self, cursor: u64) -> MemberChange<'_> {
         let (channel, member) = (&self.channel, &self.member);
-        Change { channel, member, cursor, now_ms: 77, writer: "w1" }
+        MemberChange { channel, member, cursor, now_ms: 77, writer: "w1" }
     }
 }
 

@@ -25,7 +25,7 @@ fn rdr_8_ten_redeliveries_take_minutes_and_then_the_entry_is_given_up() {
     let mut waiting = Waiting::default();
     let delays: Vec<i64> = (1..=10)
         .map(|attempt| match wait(&mut waiting, 1, 7, attempt) {
-            Wait::Retry { delay_ms } => delay_ms / 1_000,
+            Wait::Retry { delay } => i64::try_from(delay.as_secs()).unwrap(),
             other => panic!("attempt {attempt}: {other:?}"),
         })
         .collect();
@@ -39,7 +39,7 @@ fn rdr_8_ten_redeliveries_take_minutes_and_then_the_entry_is_given_up() {
 fn an_entry_whose_hand_off_fails_is_never_given_up() {
     let mut waiting = Waiting::default();
     let failed = entry(&owner(1), 7, 1_000, DeadReason::HandoffFailed);
-    let retry = Wait::Retry { delay_ms: 60_000 };
+    let retry = Wait::Retry { delay: Duration::from_secs(60) };
     assert_eq!(waiting.on_wait(&owner(1), failed, true), retry);
     let deleted = entry(&owner(1), 7, 11, DeadReason::DeleteFailed);
     assert_eq!(waiting.on_wait(&owner(1), deleted, true), Wait::GiveUp);
@@ -83,7 +83,7 @@ fn what_the_reader_keeps_is_shown_and_holds_no_slot() {
         waiting.note(entry(&owner(1), seq, 1, DeadReason::HandoffFailed));
     }
     assert_eq!((waiting.len(), waiting.first(), waiting.lowest().len()), (200, Some(1), 0));
-    assert_eq!(wait(&mut waiting, 1, 201, 1), Wait::Retry { delay_ms: 2_000 });
+    assert_eq!(wait(&mut waiting, 1, 201, 1), Wait::Retry { delay: Duration::from_secs(2) });
     assert_eq!(waiting.after(199).map(|it| it.seq).collect::<Vec<_>>(), [200, 201]);
     (1..=201).for_each(|seq| waiting.release(&owner(1), seq));
     assert!(waiting.is_empty() && waiting.lowest().is_empty());
@@ -91,11 +91,11 @@ fn what_the_reader_keeps_is_shown_and_holds_no_slot() {
 
 #[test]
 fn a_clock_that_is_set_back_prolongs_no_wait() {
-    assert_eq!(due_in_ms(1_500, 1, 1_000), 500);
-    assert_eq!(due_in_ms(900, 1, 1_000), 0);
+    assert_eq!(due_in(1_500, 1, 1_000), Duration::from_millis(500));
+    assert_eq!(due_in(900, 1, 1_000), Duration::ZERO);
     let day = 86_400_000;
-    assert_eq!(due_in_ms(day, 1, 0), 2_000);
-    assert_eq!(due_in_ms(i64::MAX, 10, i64::MIN), 60_000);
+    assert_eq!(due_in(day, 1, 0), Duration::from_secs(2));
+    assert_eq!(due_in(i64::MAX, 10, i64::MIN), Duration::from_secs(60));
 }
 
 #[test]
@@ -125,15 +125,15 @@ fn what_is_gone_by_a_delete_without_an_answer_is_no_miss() {
 fn beyond_its_slots_an_owner_is_parked_and_nobody_else_is() {
     let mut waiting = Waiting::default();
     for seq in 0..100 {
-        assert_eq!(wait(&mut waiting, 1, seq, 1), Wait::Retry { delay_ms: 2_000 });
+        assert_eq!(wait(&mut waiting, 1, seq, 1), Wait::Retry { delay: Duration::from_secs(2) });
     }
     assert_eq!(wait(&mut waiting, 1, 100, 1), Wait::Park { next_at: 2_005 });
     let held = wait(&mut waiting, 1, 50, 2);
-    assert_eq!(held, Wait::Retry { delay_ms: 4_000 }, "it keeps the slot it holds");
-    assert_eq!(wait(&mut waiting, 2, 100, 1), Wait::Retry { delay_ms: 2_000 });
+    assert_eq!(held, Wait::Retry { delay: Duration::from_secs(4) }, "it keeps the slot it holds");
+    assert_eq!(wait(&mut waiting, 2, 100, 1), Wait::Retry { delay: Duration::from_secs(2) });
     waiting.release(&owner(1), 50);
     waiting.release(&owner(1), 50);
-    assert_eq!(wait(&mut waiting, 1, 101, 1), Wait::Retry { delay_ms: 2_000 });
+    assert_eq!(wait(&mut waiting, 1, 101, 1), Wait::Retry { delay: Duration::from_secs(2) });
     assert_eq!(waiting.len(), 101);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cotal_rules::anycast::{
-    Caller, CancelStep, Finish, FinishStep, Record, Request, Seen, SweepStep, Take, TakeStep,
+    Caller, CancelStep, Finish, FinishStep, Observed, Record, Request, SweepStep, Take, TakeStep,
     cancel, finish, marked, owed, sweep, take,
 };
 use cotal_rules::membership::Expect;
@@ -310,7 +310,7 @@ impl Model {
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of job")]
     fn decide(&mut self, job: Job, stream: usize, stands: bool, row: Option<Row>) -> Option<At> {
         let (request, record) = (request(), row.map(|row| row.record()));
-        let seen = Seen {
+        let seen = Observed {
             seq: 1,
             created: CREATED[stream],
             request: stands.then_some(&request),

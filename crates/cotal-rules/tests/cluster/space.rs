@@ -17,7 +17,7 @@ pub(crate) struct Post {
 }
 
 /// One write to a watched bucket.
-pub(crate) struct Change {
+pub(crate) struct MemberChange {
     pub(crate) is_acl: bool,
     pub(crate) key: String,
     pub(crate) value: Option<Vec<u8>>,
@@ -57,7 +57,7 @@ pub(crate) struct Space {
     /// The space's channel config.
     pub(crate) defaults: &'static [u8],
     /// Both buckets, one revision counter.
-    pub(crate) log: Vec<Change>,
+    pub(crate) log: Vec<MemberChange>,
     pub(crate) acls: BTreeMap<Lifecycle, AclRow>,
     pub(crate) members: BTreeMap<(Channel, Lifecycle), Membership>,
     pub(crate) intervals: Vec<Interval>,
@@ -89,7 +89,7 @@ impl Space {
 
     fn append(&mut self, is_acl: bool, key: String, value: Option<Vec<u8>>) -> u64 {
         let revision = self.log.len() as u64 + 1;
-        self.log.push(Change { is_acl, key, value, revision });
+        self.log.push(MemberChange { is_acl, key, value, revision });
         revision
     }
 
@@ -249,7 +249,7 @@ impl Space {
 
     /// The last eight values of a key since its last deletion, oldest first, as the bucket keeps
     /// them.
-    pub(crate) fn history(&self, is_acl: bool, key: &str) -> Vec<&Change> {
+    pub(crate) fn history(&self, is_acl: bool, key: &str) -> Vec<&MemberChange> {
         let of_key = self.log.iter().rev().filter(|c| c.is_acl == is_acl && c.key == key);
         let mut kept: Vec<_> = of_key.take(8).take_while(|c| c.value.is_some()).collect();
         kept.reverse();

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::place::{Place, nowhere, place, signalled};
+use super::served_space::{ServedSpace, nowhere, served_space, signalled};
 use crate::args::MeshArgs;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -88,15 +88,15 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         };
         return Box::pin(hosted::run(hosting, ctx)).await;
     }
-    let place = match place(&args.mesh, ctx) {
+    let served = match served_space(&args.mesh, ctx) {
         Ok(place) => place,
         Err(failure) => return Ok(nowhere("delivery", &args.mesh, &failure, ctx)),
     };
-    let log = place.root.delivery_log(&Segment::from(&place.space));
+    let log = served.root.delivery_log(&Segment::from(&served.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
-    place.warn_of_another_root();
-    let Place { root, space, server, tls, .. } = place;
+    served.warn_of_another_root();
+    let ServedSpace { root, space, server, tls, .. } = served;
     let options = LaneOptions {
         tls,
         windows: args.windows(),

@@ -1,6 +1,6 @@
 //! `cotal down`: nothing of this root is left running.
 
-use cotal_manager::launch::{Patience, Stop, Stopped, stop_broker, stop_daemon, stop_manager};
+use cotal_manager::launch::{Stop, Stopped, WhileStopping, stop_broker, stop_daemon, stop_manager};
 use cotal_workspace::lock::LockError;
 use cotal_workspace::{MeshFile, Mode, Reservation, Root};
 
@@ -32,7 +32,7 @@ pub async fn run(_args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         ctx.out.warn(format!("{error}. What the pid records name is stopped"));
         None
     });
-    everything(ctx, &root, mesh.as_ref(), Patience::Refuse).await
+    everything(ctx, &root, mesh.as_ref(), WhileStopping::Refuse).await
 }
 
 /// Stops the managers, the daemons, then the broker: a daemon releases its lease only while the
@@ -47,7 +47,7 @@ pub async fn everything(
     ctx: &Context,
     root: &Root,
     mesh: Option<&MeshFile>,
-    patience: Patience,
+    while_stopping: WhileStopping,
 ) -> anyhow::Result<Exit> {
     let mut listed = Vec::new();
     match mesh {
@@ -62,7 +62,7 @@ pub async fn everything(
     let (mut failed, mut exit) = (None, Exit::Ok);
     for space in listed.iter().chain(&unlisted) {
         let manager = stop_manager(root, space).await;
-        let daemon = stop_daemon(root, space, patience).await;
+        let daemon = stop_daemon(root, space, while_stopping).await;
         for (what, ended) in [("manager", manager), ("delivery daemon", daemon)] {
             match ended {
                 // There need not have been one, so that there was none is no news.

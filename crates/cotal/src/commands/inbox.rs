@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use cotal_client::{
-    Channel, ControlError, Endpoint, Event, Incoming, Live, MissedPosts, Notice, Place, Source,
+    Channel, ControlError, Destination, Endpoint, Event, Incoming, Live, MissedPosts, Notice,
+    Source,
 };
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -260,8 +261,8 @@ pub fn line(incoming: &Incoming) -> String {
     let at = clock(incoming.message.ts);
     let mark = if incoming.source == Source::Backfilled { " (history)" } else { "" };
     let place = match &incoming.place {
-        Place::Channel { channel, .. } => channel.to_string(),
-        Place::Direct => "direct".to_owned(),
+        Destination::Channel { channel, .. } => channel.to_string(),
+        Destination::Direct => "direct".to_owned(),
     };
     told_after(format_args!("{at} {place} {}{mark}:", incoming.sender), &incoming.text())
 }
@@ -277,8 +278,8 @@ fn clock(ts: i64) -> String {
 /// One message, for a program.
 pub fn as_json(incoming: &Incoming) -> Value {
     let (channel, seq) = match &incoming.place {
-        Place::Channel { channel, seq } => (Some(channel), *seq),
-        Place::Direct => (None, None),
+        Destination::Channel { channel, seq } => (Some(channel), *seq),
+        Destination::Direct => (None, None),
     };
     let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
     json!({

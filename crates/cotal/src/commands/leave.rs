@@ -1,6 +1,6 @@
 //! `cotal leave`: the end of a durable membership.
 
-use cotal_client::{Channel, EndpointOptions, LeaveState, Left};
+use cotal_client::{Channel, Departure, EndpointOptions, LeaveState};
 use serde_json::json;
 
 use crate::args::JsonArg;
@@ -36,8 +36,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         ctx.out.data(&state)?;
     }
     Ok(match &state.durable {
-        Left::Durable { .. } | Left::NotMember => Exit::Ok,
-        Left::Standing(why) => {
+        Departure::Durable { .. } | Departure::NotMember => Exit::Ok,
+        Departure::Standing(why) => {
             ctx.out.warn(format_args!("{}: {}", state.channel, advice(why)));
             exit_of(why)
         }
@@ -46,9 +46,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 
 fn as_json(state: &LeaveState) -> serde_json::Value {
     let (left, generation, reason) = match &state.durable {
-        Left::Durable { generation } => (true, Some(*generation), None),
-        Left::NotMember => (false, None, None),
-        Left::Standing(why) => (false, None, Some(why.to_string())),
+        Departure::Durable { generation } => (true, Some(*generation), None),
+        Departure::NotMember => (false, None, None),
+        Departure::Standing(why) => (false, None, Some(why.to_string())),
     };
     json!({
         "channel": state.channel,

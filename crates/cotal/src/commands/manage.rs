@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::place::{Place, nowhere, place, signalled};
+use super::served_space::{ServedSpace, nowhere, served_space, signalled};
 use crate::args::{LifetimeArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -36,15 +36,15 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
-    let place = match place(&args.mesh, ctx) {
+    let served = match served_space(&args.mesh, ctx) {
         Ok(place) => place,
         Err(failure) => return Ok(nowhere("manager", &args.mesh, &failure, ctx)),
     };
-    let log = place.root.manager_log(&Segment::from(&place.space));
+    let log = served.root.manager_log(&Segment::from(&served.space));
     logging::to_file_and_stderr(&log, ctx.log_format)
         .with_context(|| format!("the log {} cannot be opened", log.display()))?;
-    place.warn_of_another_root();
-    let Place { root, space, server: url, tls, .. } = place;
+    served.warn_of_another_root();
+    let ServedSpace { root, space, server: url, tls, .. } = served;
     let authority = Authority::open(&root, &space)?;
     let authority = authority.with_lifetime(args.lifetime.credential_lifetime);
     let store = Arc::new(FileStore::new(root.clone()));

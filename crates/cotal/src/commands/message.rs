@@ -35,7 +35,7 @@ impl TextArgs {
 }
 
 /// Far above what any broker takes; only keeps an endless input from filling the memory.
-const MOST: u64 = 64 * 1024 * 1024;
+const MAX_INPUT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Prints what was stored: `line`, or both numbers as JSON. That it cannot be printed does not undo
 /// it.
@@ -70,7 +70,7 @@ async fn text(argument: &str) -> anyhow::Result<String> {
 
 async fn standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    let read = tokio::io::stdin().take(MOST).read_to_end(&mut bytes).await;
+    let read = tokio::io::stdin().take(MAX_INPUT_BYTES).read_to_end(&mut bytes).await;
     read.context("standard input cannot be read")?;
     let text = String::from_utf8(bytes);
     text.map_err(|_| Failure::new(Exit::Usage, "standard input is no UTF-8 text").into())

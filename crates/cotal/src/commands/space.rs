@@ -1,6 +1,8 @@
 //! `cotal space`: the spaces of this root.
 
-use cotal_manager::launch::{Patience, running_broker, running_daemon, stop_daemon, stop_manager};
+use cotal_manager::launch::{
+    WhileStopping, running_broker, running_daemon, stop_daemon, stop_manager,
+};
 use cotal_manager::{Authority, Isolation};
 use cotal_wire::Space;
 use cotal_wire::accounts::Topology;
@@ -105,7 +107,7 @@ async fn isolate(space: &Space, ctx: &Context) -> anyhow::Result<Exit> {
     let up = Up::new(ctx, root.clone(), only);
     if needs_isolation(&root, space)? {
         stop_manager(&root, space).await?;
-        stop_daemon(&root, space, Patience::Wait).await?;
+        stop_daemon(&root, space, WhileStopping::Wait).await?;
         ctx.out.proven(format!("space {space}: its manager and its daemon are stopped"));
     }
     match Box::pin(cotal_manager::isolate(&root, space, up.address())).await? {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// Routed posts that the reader has not processed: below INBOX's cap of 1,000, with room for a
 /// catch-up.
-const LIMIT: u64 = 600;
+const MAX_ROUTED_AHEAD: u64 = 600;
 /// A new mark is read after this many posts were confirmed since the last one.
 const MARK_EVERY: u64 = 64;
 
@@ -32,17 +32,17 @@ impl AdmissionWindow {
     /// lane.
     pub(crate) fn new(backlog: u64) -> Self {
         Self {
-            routed: LIMIT,
-            confirmed: LIMIT,
+            routed: MAX_ROUTED_AHEAD,
+            confirmed: MAX_ROUTED_AHEAD,
             dealt_with: 0,
-            asked: LIMIT,
-            marks: VecDeque::from([(LIMIT, backlog)]),
+            asked: MAX_ROUTED_AHEAD,
+            marks: VecDeque::from([(MAX_ROUTED_AHEAD, backlog)]),
         }
     }
 
     /// Whether one more post may be routed.
     pub(crate) fn has_space(&self) -> bool {
-        self.routed - self.dealt_with < LIMIT
+        self.routed - self.dealt_with < MAX_ROUTED_AHEAD
     }
 
     /// Notes a post whose copies were given to the writer.
@@ -98,7 +98,7 @@ mod tests {
     fn posts_on_their_way_count_until_a_mark_that_covers_them_is_reached() {
         let mut window = AdmissionWindow::new(0);
         window.reader_passed(0);
-        for _ in 0..LIMIT {
+        for _ in 0..MAX_ROUTED_AHEAD {
             assert!(window.has_space());
             window.routed();
         }
@@ -126,7 +126,7 @@ mod tests {
         }
         window.routed();
         window.confirmed();
-        assert_eq!(window.ask(), Some(LIMIT + MARK_EVERY));
+        assert_eq!(window.ask(), Some(MAX_ROUTED_AHEAD + MARK_EVERY));
         assert_eq!(window.ask(), None);
     }
 }

@@ -22,7 +22,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
 /// Between two requests to CHAT, so that an overflow that goes on costs little.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOST_POSTS_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to notify a sender.
 const TELL_ATTEMPTS: u32 = 5;
 
@@ -31,10 +31,10 @@ pub(crate) struct LostPosts {
     reporter: Reporter,
     counters: Arc<Counters>,
     arrivals: Arrivals,
-    /// Found, but their sender is not known yet.
+    /// LostPost, but their sender is not known yet.
     lost: Lost,
     /// At most one request to CHAT, and notices that are being sent.
-    running: JoinSet<Found>,
+    running: JoinSet<LostPost>,
     is_looking: bool,
     episodes: Episodes,
 }
@@ -51,7 +51,7 @@ struct Reporter {
 }
 
 /// What a task beside the writer has done.
-pub(crate) enum Found {
+pub(crate) enum LostPost {
     /// Whose these posts are, or the error if CHAT could not be read.
     Whose(Lost, Result<Vec<Miss>, NatsError>),
     /// A sender was notified, or could not be.
@@ -88,8 +88,8 @@ impl LostPosts {
                 let full = reporter.full_subjects().await;
                 let misses = full.map(|full| attribute(&lost, &full));
                 // This also limits how often CHAT is asked while an overflow goes on.
-                sleep(LOOK_EVERY).await;
-                Found::Whose(lost, misses)
+                sleep(LOST_POSTS_CHECK_EVERY).await;
+                LostPost::Whose(lost, misses)
             });
         }
     }
@@ -100,23 +100,23 @@ impl LostPosts {
     }
 
     /// The result of the next task; pends while none runs. Cancel-safe.
-    pub(super) async fn found(&mut self) -> Found {
+    pub(super) async fn found(&mut self) -> LostPost {
         match self.running.join_next().await {
             None => std::future::pending().await,
-            Some(found) => found.unwrap_or(Found::Told),
+            Some(found) => found.unwrap_or(LostPost::Told),
         }
     }
 
     /// Counts and logs the lost posts, and notifies their senders.
-    pub(super) fn take(&mut self, found: Found) {
+    pub(super) fn take(&mut self, found: LostPost) {
         match found {
-            Found::Told => {}
-            Found::Whose(lost, Err(error)) => {
+            LostPost::Told => {}
+            LostPost::Whose(lost, Err(error)) => {
                 self.is_looking = false;
                 warn!(space = %self.reporter.space, %error, "cannot read whose posts were lost; retrying");
                 self.lost.add(lost);
             }
-            Found::Whose(_, Ok(misses)) => {
+            LostPost::Whose(_, Ok(misses)) => {
                 self.is_looking = false;
                 misses.into_iter().for_each(|miss| self.report(miss));
             }
@@ -145,7 +145,7 @@ impl LostPosts {
         let reporter = self.reporter.clone();
         self.running.spawn(async move {
             reporter.tell(&sender, &channel, (first, last)).await;
-            Found::Told
+            LostPost::Told
         });
     }
 }
@@ -189,7 +189,7 @@ impl Reporter {
                 Ok(_) => return,
                 Err(error) => {
                     warn!(space = %self.space, %sender, %error, "cannot notify the sender of lost posts yet; retrying");
-                    sleep(LOOK_EVERY).await;
+                    sleep(LOST_POSTS_CHECK_EVERY).await;
                 }
             }
         }

@@ -56,7 +56,7 @@ const SCHEDULE: PullSchedule =
 /// How often the broker is told that a post is still in progress.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
 /// Between two attempts to read the last sequence of INBOX.
-const MARK_AGAIN: Duration = Duration::from_millis(200);
+const MARK_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// What the writer works with.
 pub(crate) struct FanoutParts {
@@ -75,7 +75,7 @@ pub(crate) struct FanoutParts {
     /// The last entry in INBOX before this lane wrote any.
     pub(crate) backlog: u64,
     pub(crate) lost_posts: LostPosts,
-    pub(crate) beat: LoopReporter,
+    pub(crate) reporter: LoopReporter,
     /// The joins in progress, for which routing waits.
     pub(crate) joins: JoinBarrier,
 }
@@ -134,7 +134,7 @@ enum Event {
     Checked(Vec<Routable>),
     TryAgain,
     ExtendDue,
-    LostPosts(lost_posts::Found),
+    LostPosts(lost_posts::LostPost),
     Pulled(Pulled),
 }
 
@@ -219,7 +219,7 @@ impl Fanout {
         Ok(tokio::select! {
             biased;
             () = stop.cancelled() => Event::Stop,
-            () = parts.beat.answered() => Event::Nothing,
+            () = parts.reporter.answered() => Event::Nothing,
             () = parts.tracker.look(0) => Event::Nothing,
             Some(routed) = self.under_way.next() => Event::Routed(routed),
             Some((posts, seq)) = self.marking.next() => Event::Marked(posts, seq),
@@ -366,7 +366,7 @@ async fn mark(space: Space, connection: Connection, posts: u64) -> (u64, u64) {
             Ok(seq) => return (posts, seq),
             Err(error) => {
                 warn!(%space, %error, "posts wait: INBOX does not answer");
-                tokio::time::sleep(MARK_AGAIN).await;
+                tokio::time::sleep(MARK_RETRY_AFTER).await;
             }
         }
     }

@@ -4,11 +4,12 @@
 //! Invariant: this never holds up the path of posts. If too many notices wait, or the broker does
 //! not answer, a notice is not sent; the log has the refusal in any case.
 
-use cotal_nats::{Connection, NatsError};
+use cotal_nats::{Connection, NatsError, to_json};
 use cotal_rules::refusals::Refusals;
 use cotal_wire::envelope::Part;
 use cotal_wire::posts::{POST_REFUSED, RefusedPost, refused_id};
 use cotal_wire::{Channel, Principal, Space};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -19,7 +20,7 @@ use crate::lane::context::LaneContext;
 use crate::lease::gate::Gate;
 
 /// Refused posts whose senders are still to be told.
-const REPORTS: usize = 256;
+const MAX_QUEUED_REPORTS: usize = 256;
 
 /// A post that can never be delivered.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub(crate) struct RefusalNotices {
 
 /// Starts the task; returns the writer's side.
 pub(crate) fn spawn(context: &LaneContext) -> RefusalReports {
-    let (sender, reports) = mpsc::channel(REPORTS);
+    let (sender, reports) = mpsc::channel(MAX_QUEUED_REPORTS);
     let notices = RefusalNotices {
         space: context.space.clone(),
         connection: context.connection.clone(),
@@ -102,13 +103,10 @@ impl RefusalNotices {
             channel: channel.clone(),
             reason: reason.clone(),
         };
-        let parts = vec![
-            Part::Text { text },
-            Part::Data { data: serde_json::to_value(data).unwrap_or_default() },
-        ];
+        let parts = vec![Part::Text { text }, Part::Data { data: json!(data) }];
         let message = daemon_message(&self.space, &self.own, sender, &id, now_ms(), parts);
-        let body = serde_json::to_vec(&message).unwrap_or_default();
+        let body = to_json(&message)?;
         let subject = self.space.inst(sender, &self.own);
-        self.connection.publish_confirmed(subject, None, body.into(), Some(&id)).await.map(drop)
+        self.connection.publish_confirmed(subject, None, body, Some(&id)).await.map(drop)
     }
 }

@@ -1,7 +1,5 @@
 //! How one post is parsed, planned, copied and settled.
 
-use std::time::Duration;
-
 use cotal_nats::{Delivery, NatsError, Ticket};
 use cotal_rules::fanout::{Plan, Post};
 use cotal_wire::envelope;
@@ -97,7 +95,7 @@ impl Fanout {
     fn fail(&mut self, delivery: Delivery, error: &NatsError, why: &str) {
         let seq = delivery.stream_seq;
         if self.failed.is_empty() {
-            let delay = Duration::from_millis(self.backoff.next_ms().unsigned_abs());
+            let delay = self.backoff.next_delay();
             self.try_again_at = Instant::now() + delay;
             warn!(space = %self.parts.space, seq, %error, why, ?delay, "posts could not be routed; retrying");
         }

@@ -48,7 +48,7 @@ pub(crate) async fn spawn(
         reader,
         backlog,
         lost_posts: LostPosts::new(context, arrivals),
-        beat: context.reporter("fan-out"),
+        reporter: context.reporter("fan-out"),
         joins: joins.clone(),
     });
     context.spawn("fan-out", fanout.run(context.stop.clone()));

@@ -7,7 +7,7 @@ use cotal_wire::envelope::InboxEntry;
 use cotal_wire::rows::{DeadReason, DeadState};
 
 use crate::pipeline::in_flight::HandOffInFlight;
-use crate::pipeline::parked::About;
+use crate::pipeline::parked::store::About;
 
 /// An entry that was parsed.
 pub(super) struct Read {

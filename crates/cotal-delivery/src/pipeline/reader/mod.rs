@@ -42,7 +42,7 @@ use crate::lease::gate::Gate;
 use crate::loop_progress::LoopReporter;
 use crate::pipeline::in_flight::{HandOffInFlight, InFlightFence};
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::parked::DeadStore;
+use crate::pipeline::parked::store::DeadStore;
 use crate::pipeline::progress::ProgressPublisher;
 use crate::state::view::{Feed, View};
 use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
@@ -78,7 +78,7 @@ pub(crate) struct ReaderParts {
     pub(crate) waiting: SharedWaiting,
     pub(crate) remover: Remover,
     pub(crate) discard_scan: DiscardScan,
-    pub(crate) beat: LoopReporter,
+    pub(crate) reporter: LoopReporter,
 }
 
 /// The trusted reader.
@@ -163,7 +163,7 @@ impl Reader {
         Ok(tokio::select! {
             biased;
             () = stop.cancelled() => Event::Stop,
-            () = parts.beat.answered() => Event::Nothing,
+            () = parts.reporter.answered() => Event::Nothing,
             Some(done) = self.handing_off.next() => Event::HandedOff(done),
             Some((batch, is_fresh)) = self.checking.next() => Event::Checked(batch, is_fresh),
             Some(Ok(recorded)) = self.records.join_next() => Event::Recorded(recorded),

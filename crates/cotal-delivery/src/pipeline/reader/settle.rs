@@ -15,14 +15,14 @@ use super::{Reader, discarded};
 use crate::clock::now_ms;
 use crate::consumer::answers::log_failure;
 use crate::counters::{Counters, add};
-use crate::pipeline::parked;
+use crate::pipeline::parked::store;
 
 /// Most writes to the dead bucket in progress at once.
-const RECORDS: usize = 64;
+const RECORDS_AT_ONCE: usize = 64;
 /// Most removals for retired lifecycles in progress at once.
-const REMOVALS: usize = 64;
+const REMOVALS_AT_ONCE: usize = 64;
 /// Delay before the redelivery of an entry that the dead bucket did not record.
-const RECORD_AGAIN: Duration = Duration::from_secs(2);
+const RECORD_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 impl Reader {
     /// Settles a batch whose copies are confirmed or refused.
@@ -67,7 +67,7 @@ impl Reader {
             return;
         }
         if self.kept.is_empty() {
-            let delay = Duration::from_millis(self.backoff.next_ms().unsigned_abs());
+            let delay = self.backoff.next_delay();
             self.try_again_at = Instant::now() + delay;
             error!(
                 space = %self.parts.space, %error, entries = entries.len(), ?delay,
@@ -123,7 +123,7 @@ impl Reader {
 
     /// Starts the removal of an entry of a retired lifecycle (RDR-4).
     pub(super) async fn remove(&mut self, read: Read) {
-        if self.removals.len() >= REMOVALS
+        if self.removals.len() >= REMOVALS_AT_ONCE
             && let Some(Ok(removed)) = self.removals.join_next().await
         {
             self.removed(removed).await;
@@ -184,14 +184,13 @@ impl Reader {
         let waits = read.waits(reason, now);
         let decided = self.parts.waiting.lock().on_wait(&read.member, waits, may_hold);
         match decided {
-            Wait::Retry { delay_ms } => {
+            Wait::Retry { delay } => {
                 self.parts.tracker.dealt_with(read.delivery.stream_seq);
-                let delay = Duration::from_millis(delay_ms.unsigned_abs());
                 let returned = read.delivery.nak(Some(delay)).await;
                 log_failure(&self.parts.space, "return an entry", returned);
             }
             Wait::Park { next_at } => {
-                let row = parked::parked(&read.about(reason), now, next_at);
+                let row = store::parked(&read.about(reason), now, next_at);
                 self.record(read.delivery, row).await;
             }
             Wait::GiveUp => self.give_up(read, reason).await,
@@ -209,13 +208,13 @@ impl Reader {
             "an entry is given up; `cotal dead` lists it"
         );
         self.no_longer_waits(&read.member, read.delivery.stream_seq);
-        let row = parked::given_up(&read.about(reason), now_ms());
+        let row = store::given_up(&read.about(reason), now_ms());
         self.record(read.delivery, row).await;
     }
 
     /// Starts to record an entry that leaves the reader; the entries after it do not wait for that.
     async fn record(&mut self, delivery: Delivery, row: DeadRow) {
-        if self.records.len() >= RECORDS
+        if self.records.len() >= RECORDS_AT_ONCE
             && let Some(Ok(recorded)) = self.records.join_next().await
         {
             self.recorded(recorded).await;
@@ -244,7 +243,7 @@ impl Reader {
                     space = %self.parts.space, %error,
                     "an entry could not be recorded; it will be redelivered"
                 );
-                let again = delivery.nak(Some(RECORD_AGAIN)).await;
+                let again = delivery.nak(Some(RECORD_RETRY_AFTER)).await;
                 log_failure(&self.parts.space, "return an entry", again);
             }
         }

@@ -16,7 +16,7 @@ use crate::lane::context::LaneContext;
 use crate::lane::error::LaneError;
 use crate::pipeline::in_flight::InFlightFence;
 use crate::pipeline::overflow::OverflowReports;
-use crate::pipeline::parked::DeadStore;
+use crate::pipeline::parked::store::DeadStore;
 use crate::pipeline::progress::{ReaderProgress, reader_progress};
 
 /// Entries pulled ahead of judging.
@@ -64,7 +64,7 @@ pub(crate) async fn spawn(
         waiting: waiting.clone(),
         remover: Remover::new(context),
         discard_scan: DiscardScan::new(space, connection),
-        beat: context.reporter("the reader"),
+        reporter: context.reporter("the reader"),
     });
     context.spawn("the reader", reader.run(context.stop.clone()));
     Ok(ReaderState { backlog, progress, waiting })

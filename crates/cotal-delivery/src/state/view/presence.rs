@@ -2,10 +2,28 @@
 //! bucket.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Feed, Progress, View, ViewError};
+use super::{Feed, Progress, State, View, ViewError};
+use crate::clock::now_ms;
+
+/// How often presence that is not fresh is forgotten: it decides nothing, so this bounds memory
+/// alone.
+const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+
+impl State {
+    /// Forgets the presence of those who are gone: an expired row is told by no event.
+    pub(super) fn expire_presence(&mut self) {
+        let now = Instant::now();
+        if self.presence_expired.is_none_or(|last| now.duration_since(last) >= EXPIRE_EVERY) {
+            self.presence_expired = Some(now);
+            self.directory.expire_presence(now_ms());
+        }
+    }
+}
 
 impl View {
     /// Forgets all presence. Without a bucket nobody is present. Presence is only what agents say

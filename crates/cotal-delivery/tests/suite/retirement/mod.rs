@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cotal_delivery::Lane;
 use cotal_manager::{AgentName, Agents, ManagerError};
-use cotal_testkit::{God, Mesh, Peer, Supervisor, eventually, serving};
+use cotal_testkit::{God, Mesh, Peer, Proxy, Supervisor, eventually, serving};
 use cotal_trust::{UserKey, UserSpec, mint_user};
 use cotal_wire::control::{Code, Eviction, Inventory};
 use cotal_wire::names::{Bucket, DELIVERY, READER, member_key};
@@ -20,23 +20,36 @@ use cotal_wire::{Channel, ChannelPattern, Lifecycle};
 use cotal_workspace::{FileStore, MemoryStore, Secret, SecretKey, SecretKind, SecretStore};
 use serde_json::json;
 
+use super::setup::start;
+
 const TEAM: &str = "team.backend";
 const SECRET: &str = "team.secret";
 
-async fn start() -> (Mesh, Lane, Peer, God) {
-    let mesh = Mesh::start().await;
-    let lane = mesh.lane().await;
-    let alice = mesh.peer("alice", &[">"], &[">"]).await;
-    let god = God::of(&mesh).await;
-    (mesh, lane, alice, god)
-}
-
-async fn bury(god: &God, member: &Lifecycle) {
+async fn write_tombstone(god: &God, member: &Lifecycle) {
     let mut row = god.acl(member).await;
     row.allow_subscribe.clear();
     row.retired = true;
     row.revision += 1;
     god.put_acl(member, &row).await;
+}
+
+/// A lane behind a proxy, and bob, whose lifecycle has ended while an entry of it waits for the
+/// paused reader.
+async fn retired_with_an_entry() -> (Mesh, Proxy, Lane, God, Peer) {
+    let mesh = Mesh::start().await;
+    let proxy = Proxy::to(&mesh.host_port()).await;
+    let mut options = mesh.lane_options();
+    options.server = proxy.url();
+    let lane = mesh.serve(options).await;
+    let god = God::of(&mesh).await;
+    let alice = mesh.peer("alice", &[">"], &[">"]).await;
+    let bob = mesh.peer("bob", &["team.>"], &[]).await;
+    bob.join(TEAM).await;
+    god.pause(READER).await;
+    alice.post(TEAM, "late", &[]).await;
+    god.wait_for_entries(1).await;
+    write_tombstone(&god, &bob.lifecycle).await;
+    (mesh, proxy, lane, god, bob)
 }
 
 fn name(text: &str) -> AgentName {
@@ -64,7 +77,7 @@ async fn rdr_7_the_stray_row_goes_with_the_entry_and_nothing_is_copied_any_more(
     god.pause(READER).await;
     alice.post(TEAM, "late", &[]).await;
     god.wait_for_entries(1).await;
-    bury(&god, &bob.lifecycle).await;
+    write_tombstone(&god, &bob.lifecycle).await;
     god.resume(READER).await;
     god.wait_until_settled(READER).await;
     assert!(god.entries(&bob.lifecycle).await.is_empty(), "the entry is out of the store");
@@ -85,7 +98,7 @@ async fn rdr_4_a_live_mention_of_a_retired_lifecycle_is_removed_too() {
     god.pause(READER).await;
     alice.post("ops", "hey", &["bob"]).await;
     god.wait_for_entries(1).await;
-    bury(&god, &bob.lifecycle).await;
+    write_tombstone(&god, &bob.lifecycle).await;
     god.resume(READER).await;
     god.wait_until_settled(READER).await;
     assert!(god.entries(&bob.lifecycle).await.is_empty());
@@ -131,7 +144,7 @@ async fn rdr_5_a_failed_delete_leaves_the_entry_pending_and_it_is_retried() {
     let alice = mesh.peer("alice", &[">"], &[">"]).await;
     let bob = mesh.peer("bob", &["team.>"], &[]).await;
     bob.join(TEAM).await;
-    bury(&god, &bob.lifecycle).await;
+    write_tombstone(&god, &bob.lifecycle).await;
     alice.post(TEAM, "late", &[]).await;
 
     let manager = Supervisor::of(&mesh).await;
@@ -154,19 +167,7 @@ async fn rdr_5_a_failed_delete_leaves_the_entry_pending_and_it_is_retried() {
 /// The entry is already gone when the daemon deletes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
-    let mesh = Mesh::start().await;
-    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
-    let mut options = mesh.lane_options();
-    options.server = proxy.url();
-    let _lane = serving(Lane::start(options)).await;
-    let god = God::of(&mesh).await;
-    let alice = mesh.peer("alice", &[">"], &[">"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    bob.join(TEAM).await;
-    god.pause(READER).await;
-    alice.post(TEAM, "late", &[]).await;
-    god.wait_for_entries(1).await;
-    bury(&god, &bob.lifecycle).await;
+    let (mesh, proxy, _lane, god, bob) = retired_with_an_entry().await;
     proxy.stall_at("$JS.API.STREAM.MSG.DELETE.INBOX_main");
     god.resume(READER).await;
     proxy.stalled().await;
@@ -183,19 +184,7 @@ async fn rdr_5_an_entry_that_the_stream_no_longer_holds_counts_as_removed() {
 /// The broker has deleted the entry, but its answer is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_5_a_delete_whose_answer_is_lost_is_no_miss() {
-    let mesh = Mesh::start().await;
-    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
-    let mut options = mesh.lane_options();
-    options.server = proxy.url();
-    let _lane = mesh.serve(options).await;
-    let god = God::of(&mesh).await;
-    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    bob.join(TEAM).await;
-    god.pause(READER).await;
-    alice.post(TEAM, "late", &[]).await;
-    god.wait_for_entries(1).await;
-    bury(&god, &bob.lifecycle).await;
+    let (mesh, proxy, _lane, god, bob) = retired_with_an_entry().await;
     proxy.deafen_at("STREAM.MSG.DELETE.INBOX_main");
     god.resume(READER).await;
     proxy.deafened().await;
@@ -213,19 +202,7 @@ async fn rdr_5_a_delete_whose_answer_is_lost_is_no_miss() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rdr_6_a_delete_in_flight_when_serving_stops_is_left_to_the_next_daemon() {
-    let mesh = Mesh::start().await;
-    let proxy = cotal_testkit::Proxy::to(&mesh.host_port()).await;
-    let mut options = mesh.lane_options();
-    options.server = proxy.url();
-    let cut_off = serving(Lane::start(options)).await;
-    let god = God::of(&mesh).await;
-    let alice = mesh.peer("alice", &[">"], &[">"]).await;
-    let bob = mesh.peer("bob", &["team.>"], &[]).await;
-    bob.join(TEAM).await;
-    god.pause(READER).await;
-    alice.post(TEAM, "late", &[]).await;
-    god.wait_for_entries(1).await;
-    bury(&god, &bob.lifecycle).await;
+    let (mesh, proxy, cut_off, god, bob) = retired_with_an_entry().await;
     proxy.stall();
     god.resume(READER).await;
     drop(cut_off);

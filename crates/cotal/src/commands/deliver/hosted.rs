@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use super::kicks::RetainedSeed;
 use crate::args::MeshArgs;
-use crate::commands::place::{broker, nowhere, signalled};
+use crate::commands::served_space::{broker, nowhere, signalled};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::logging;

@@ -264,10 +264,12 @@ fn print(space: &SpaceAuth, ctx: &Context) -> anyhow::Result<()> {
 
 /// Who renews it, as it is: a manager whose renewals are refused renews nothing.
 fn renewed(one: &Credential, space: &SpaceAuth) -> String {
-    use cotal_manager::Outcome;
+    use cotal_manager::RenewalOutcome;
     let owner = one.owner;
-    let is_refused =
-        one.adoption.as_ref().is_some_and(|last| matches!(last.outcome, Outcome::Refused(_)));
+    let is_refused = one
+        .adoption
+        .as_ref()
+        .is_some_and(|last| matches!(last.outcome, RenewalOutcome::Refused(_)));
     match (space.manager, is_refused) {
         (None, _) => format!("not renewed, because the {owner} does not run"),
         (Some(_), true) => format!("not renewed: what the {owner} offers is refused"),
@@ -276,12 +278,12 @@ fn renewed(one: &Credential, space: &SpaceAuth) -> String {
 }
 
 fn adopted(renewal: &Renewal, now: i64) -> String {
-    use cotal_manager::Outcome;
+    use cotal_manager::RenewalOutcome;
     let ago = (now - renewal.at / 1_000).max(0);
     match &renewal.outcome {
-        Outcome::Adopted => format!("adopted {ago} s ago"),
-        Outcome::Skipped(why) => format!("skipped {ago} s ago: {}", plain(why)),
-        Outcome::Refused(why) => format!("refused {ago} s ago: {}", plain(why)),
-        Outcome::Unanswered(why) => format!("not answered {ago} s ago: {}", plain(why)),
+        RenewalOutcome::Adopted => format!("adopted {ago} s ago"),
+        RenewalOutcome::Skipped(why) => format!("skipped {ago} s ago: {}", plain(why)),
+        RenewalOutcome::Refused(why) => format!("refused {ago} s ago: {}", plain(why)),
+        RenewalOutcome::Unanswered(why) => format!("not answered {ago} s ago: {}", plain(why)),
     }
 }

@@ -15,7 +15,7 @@ use cotal_workspace::{
 };
 
 use super::certificate::Certificate;
-use super::finding::{Finding, Verdict};
+use super::finding::{CheckOutcome, Finding};
 use super::{Disk, Listener};
 use crate::context::{Context, tls_of};
 use crate::output::told;
@@ -27,30 +27,30 @@ pub(super) async fn program(ctx: &Context, explicit: Option<PathBuf>) -> Finding
             let (path, version) = (binary.path.display(), &binary.version);
             let found = format!("{path} is {version}, {}", binary.source);
             if binary.warnings.is_empty() {
-                return Finding::new("nats-server", Verdict::Ok, found);
+                return Finding::new("nats-server", CheckOutcome::Ok, found);
             }
             let detail = format!("{found}; {}", binary.warnings.join("; "));
-            Finding::new("nats-server", Verdict::Warning, detail)
+            Finding::new("nats-server", CheckOutcome::Warning, detail)
         }
-        Err(error) => Finding::new("nats-server", Verdict::Broken, told(&error)),
+        Err(error) => Finding::new("nats-server", CheckOutcome::Broken, told(&error)),
     }
 }
 
 /// Everything below one root.
 pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
     let shown = root.dir().display().to_string();
-    let mut findings = vec![Finding::new("root", Verdict::Ok, shown)];
+    let mut findings = vec![Finding::new("root", CheckOutcome::Ok, shown)];
     findings.extend(modes(root));
     findings.push(disk(root));
     let mesh = match MeshFile::load(root) {
         Ok(Some(mesh)) => mesh,
         Ok(None) => {
             let detail = "there is none yet: run `cotal up`";
-            findings.push(Finding::new("mesh", Verdict::Warning, detail));
+            findings.push(Finding::new("mesh", CheckOutcome::Warning, detail));
             return findings;
         }
         Err(error) => {
-            findings.push(Finding::new("mesh", Verdict::Broken, error.to_string()));
+            findings.push(Finding::new("mesh", CheckOutcome::Broken, error.to_string()));
             return findings;
         }
     };
@@ -68,27 +68,31 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
 }
 
 fn certificate(certificate: &Certificate) -> Finding {
-    let verdict = if certificate.problem.is_some() { Verdict::Broken } else { Verdict::Ok };
+    let verdict =
+        if certificate.problem.is_some() { CheckOutcome::Broken } else { CheckOutcome::Ok };
     Finding::new("certificate", verdict, certificate.told())
 }
 
 fn disk(root: &Root) -> Finding {
     let disk = Disk::of(root);
     match disk.warning() {
-        Some(warning) if disk.problem.is_some() => Finding::new("disk", Verdict::Broken, warning),
-        Some(warning) => Finding::new("disk", Verdict::Warning, warning),
-        None => Finding::new("disk", Verdict::Ok, format!("it takes writes: {disk}")),
+        Some(warning) if disk.problem.is_some() => {
+            Finding::new("disk", CheckOutcome::Broken, warning)
+        }
+        Some(warning) => Finding::new("disk", CheckOutcome::Warning, warning),
+        None => Finding::new("disk", CheckOutcome::Ok, format!("it takes writes: {disk}")),
     }
 }
 
 /// Says what a power failure can lose.
 fn durability(durability: Durability) -> Finding {
     let (verdict, detail) = match durability {
-        Durability::Strict => {
-            (Verdict::Ok, "sync_interval is always: an acknowledged write survives a power failure")
-        }
+        Durability::Strict => (
+            CheckOutcome::Ok,
+            "sync_interval is always: an acknowledged write survives a power failure",
+        ),
         Durability::Default => (
-            Verdict::Warning,
+            CheckOutcome::Warning,
             "sync_interval is the broker's 2 minutes: a power failure, or a crash of the whole \
              machine, can lose writes acknowledged since the last sync; a crash of the broker \
              alone loses none. `cotal up --durability strict` syncs every write, at about a \
@@ -102,16 +106,16 @@ fn durability(durability: Durability) -> Finding {
 async fn broker(root: &Root, mesh: &MeshFile) -> Finding {
     let listener = match Listener::of(root, mesh).await {
         Ok(listener) => listener,
-        Err(error) => return Finding::new("broker", Verdict::Broken, told(&error)),
+        Err(error) => return Finding::new("broker", CheckOutcome::Broken, told(&error)),
     };
     match listener {
         Listener::Own(version) => {
             let detail = format!("nats-server {version} answers at {}", mesh.server);
-            Finding::new("broker", Verdict::Ok, detail)
+            Finding::new("broker", CheckOutcome::Ok, detail)
         }
-        Listener::Nobody(detail) => Finding::new("broker", Verdict::Warning, detail),
+        Listener::Nobody(detail) => Finding::new("broker", CheckOutcome::Warning, detail),
         Listener::Hangs(detail) | Listener::Foreign(detail) | Listener::Refuses(detail) => {
-            Finding::new("broker", Verdict::Broken, detail)
+            Finding::new("broker", CheckOutcome::Broken, detail)
         }
     }
 }
@@ -124,7 +128,7 @@ async fn losses(root: &Root, mesh: &MeshFile, space: &Space) -> Vec<Finding> {
     let check = format!("stores of {space}");
     let lost = match find_losses(&authority, &address).await {
         Ok(lost) => lost,
-        Err(error) => return vec![Finding::new(check, Verdict::Broken, told(&error.into()))],
+        Err(error) => return vec![Finding::new(check, CheckOutcome::Broken, told(&error.into()))],
     };
     let stores = lost.stores.iter().map(|(store, meaning)| {
         format!(
@@ -138,12 +142,12 @@ async fn losses(root: &Root, mesh: &MeshFile, space: &Space) -> Vec<Finding> {
             one.agent, one.stream
         )
     });
-    let broken = |detail| Finding::new(check.clone(), Verdict::Broken, detail);
+    let broken = |detail| Finding::new(check.clone(), CheckOutcome::Broken, detail);
     let broken: Vec<_> = stores.chain(consumers).map(broken).collect();
     if broken.is_empty() {
         return vec![Finding::new(
             check,
-            Verdict::Ok,
+            CheckOutcome::Ok,
             "streams, buckets and consumers are all there",
         )];
     }
@@ -154,18 +158,18 @@ fn registered(ctx: &Context, root: &Root, mesh: &MeshFile, space: &Space) -> Fin
     let check = format!("registry of {space}");
     match ctx.recorded(space) {
         Ok(Some(entry)) if entry.root == root.dir() && entry.server == mesh.server => {
-            Finding::new(check, Verdict::Ok, entry.server)
+            Finding::new(check, CheckOutcome::Ok, entry.server)
         }
         Ok(Some(entry)) => {
             let (dir, server) = (entry.root.display(), &entry.server);
             let detail = format!("it records {server} of {dir}: `cotal up` here records this root");
-            Finding::new(check, Verdict::Warning, detail)
+            Finding::new(check, CheckOutcome::Warning, detail)
         }
         Ok(None) => {
             let detail = "the space is not recorded: `cotal up` records it";
-            Finding::new(check, Verdict::Warning, detail)
+            Finding::new(check, CheckOutcome::Warning, detail)
         }
-        Err(error) => Finding::new(check, Verdict::Broken, told(&error)),
+        Err(error) => Finding::new(check, CheckOutcome::Broken, told(&error)),
     }
 }
 
@@ -177,20 +181,20 @@ fn accounts(authority: &Authority) -> Finding {
         let detail = format!(
             "its move to three accounts was interrupted: `cotal space isolate {space}` continues it"
         );
-        return Finding::new(check, Verdict::Broken, detail);
+        return Finding::new(check, CheckOutcome::Broken, detail);
     }
     match account.topology() {
         Topology::Three => {
             let ids = [Account::Agents, Account::Shared, Account::Durable]
                 .map(|of| format!("{of} {}", account.keys_of(of).public_key()));
-            Finding::new(check, Verdict::Ok, format!("three: {}", ids.join(", ")))
+            Finding::new(check, CheckOutcome::Ok, format!("three: {}", ids.join(", ")))
         }
         Topology::One => {
             let detail = format!(
                 "one, which is not isolated: any agent can make the broker destroy and take what is \
                  another's; `cotal space isolate {space}` moves it to three"
             );
-            Finding::new(check, Verdict::Warning, detail)
+            Finding::new(check, CheckOutcome::Warning, detail)
         }
     }
 }
@@ -201,9 +205,9 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
     let mut findings = vec![match &authority {
         Ok(authority) => {
             let account = authority.account().public_key();
-            Finding::new(check, Verdict::Ok, format!("account {account}"))
+            Finding::new(check, CheckOutcome::Ok, format!("account {account}"))
         }
-        Err(error) => Finding::new(check, Verdict::Broken, error.to_string()),
+        Err(error) => Finding::new(check, CheckOutcome::Broken, error.to_string()),
     }];
     let authority = authority.ok();
     findings.extend(authority.as_ref().map(accounts));
@@ -219,7 +223,7 @@ fn credentials(root: &Root, space: &Space) -> Vec<Finding> {
             },
             Ok(None) if key.kind == SecretKind::Delivery && set_aside => Finding::new(
                 key.to_string(),
-                Verdict::Ok,
+                CheckOutcome::Ok,
                 "was taken away when the daemon was stopped: `cotal up` mints it again",
             ),
             Ok(None) => broken(&key, "there is none: `cotal up` mints it"),
@@ -253,7 +257,7 @@ pub(super) fn read(
 fn agents(root: &Root, space: &Space, authority: Option<&Authority>) -> Vec<Finding> {
     let dir = root.agents_dir(&Segment::from(space));
     let unreadable = |error: &std::io::Error| {
-        Finding::new(format!("agents of {space}"), Verdict::Broken, error.to_string())
+        Finding::new(format!("agents of {space}"), CheckOutcome::Broken, error.to_string())
     };
     let entries = match std::fs::read_dir(&dir) {
         Ok(entries) => entries,
@@ -294,7 +298,7 @@ fn begun(authority: Option<&Authority>, space: &Space) -> Vec<Finding> {
     let is_begun = |what: &str| !what.contains("damaged");
     let begun = unfinished.into_iter().filter(|one| is_begun(&one.what));
     begun
-        .map(|one| Finding::new(format!("{space}/{}", one.agent), Verdict::Warning, one.what))
+        .map(|one| Finding::new(format!("{space}/{}", one.agent), CheckOutcome::Warning, one.what))
         .collect()
 }
 
@@ -307,20 +311,20 @@ fn damaged_agent(agent: &Principal, space: &Space, error: &UnfitError) -> String
 }
 
 fn broken(key: &SecretKey, detail: &str) -> Finding {
-    Finding::new(key.to_string(), Verdict::Broken, detail)
+    Finding::new(key.to_string(), CheckOutcome::Broken, detail)
 }
 
 fn expiry(key: &SecretKey, expires_at: Option<i64>, now: i64) -> Finding {
     let (verdict, detail) = match expires_at.map(|end| end - now) {
-        None => (Verdict::Ok, "does not expire".to_owned()),
+        None => (CheckOutcome::Ok, "does not expire".to_owned()),
         Some(left) if left <= 0 => {
-            (Verdict::Broken, "has expired: `cotal up` renews it".to_owned())
+            (CheckOutcome::Broken, "has expired: `cotal up` renews it".to_owned())
         }
         Some(left) if left < 3_600 => {
             let minutes = left / 60;
-            (Verdict::Warning, format!("expires in {minutes} min: `cotal up` renews it"))
+            (CheckOutcome::Warning, format!("expires in {minutes} min: `cotal up` renews it"))
         }
-        Some(left) => (Verdict::Ok, format!("expires in {} h", left / 3_600)),
+        Some(left) => (CheckOutcome::Ok, format!("expires in {} h", left / 3_600)),
     };
     Finding::new(key.to_string(), verdict, detail)
 }
@@ -329,15 +333,15 @@ fn expiry(key: &SecretKey, expires_at: Option<i64>, now: i64) -> Finding {
 fn modes(root: &Root) -> Vec<Finding> {
     let mut open = Vec::new();
     if let Err(error) = walk(&root.dot_dir(), &mut open) {
-        return vec![Finding::new("modes", Verdict::Broken, error.to_string())];
+        return vec![Finding::new("modes", CheckOutcome::Broken, error.to_string())];
     }
     if open.is_empty() {
         let detail = "every secret is 0600 inside 0700";
-        return vec![Finding::new("modes", Verdict::Ok, detail)];
+        return vec![Finding::new("modes", CheckOutcome::Ok, detail)];
     }
     let say = |path: PathBuf| {
         let detail = format!("{} can be read by others: chmod go= it", path.display());
-        Finding::new("modes", Verdict::Broken, detail)
+        Finding::new("modes", CheckOutcome::Broken, detail)
     };
     open.into_iter().map(say).collect()
 }
@@ -384,10 +388,10 @@ mod tests {
         let space = Space::parse("main").unwrap();
         Authority::create_or_open(&root, &space).unwrap();
         let verdicts = |root| modes(root).iter().map(|f| f.verdict).collect::<Vec<_>>();
-        assert_eq!(verdicts(&root), [Verdict::Ok]);
+        assert_eq!(verdicts(&root), [CheckOutcome::Ok]);
         let seed = root.operator_seed();
         std::fs::set_permissions(&seed, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(verdicts(&root), [Verdict::Broken]);
+        assert_eq!(verdicts(&root), [CheckOutcome::Broken]);
     }
 
     #[test]
@@ -395,10 +399,10 @@ mod tests {
         let space = Space::parse("main").unwrap();
         let key = SecretKey::new(&space, DAEMON_CREDENTIALS[0].clone());
         for (end, verdict) in [
-            (None, Verdict::Ok),
-            (Some(100), Verdict::Broken),
-            (Some(200), Verdict::Warning),
-            (Some(100_000), Verdict::Ok),
+            (None, CheckOutcome::Ok),
+            (Some(100), CheckOutcome::Broken),
+            (Some(200), CheckOutcome::Warning),
+            (Some(100_000), CheckOutcome::Ok),
         ] {
             assert_eq!(expiry(&key, end, 100).verdict, verdict, "{end:?}");
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::context::Context;
 
 /// With less than this free, a broker that is busy can fill the disk before anybody looks again.
-const LITTLE: u64 = 256 * 1024 * 1024;
+const LOW_SPACE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// What was found of it.
 #[derive(Debug, Serialize)]
@@ -47,10 +47,10 @@ impl Disk {
             return Some(format!("{problem}; nothing is stored until it does: free some room"));
         }
         let left = self.store_limit.map(|limit| limit.saturating_sub(self.store_bytes));
-        if left.is_some_and(|left| left < LITTLE) {
+        if left.is_some_and(|left| left < LOW_SPACE_BYTES) {
             return Some(format!("the broker's store is nearly full ({self})"));
         }
-        let is_little = self.free_bytes.is_some_and(|free| free < LITTLE);
+        let is_little = self.free_bytes.is_some_and(|free| free < LOW_SPACE_BYTES);
         is_little.then(|| format!("the disk is nearly full ({self})"))
     }
 }
@@ -100,7 +100,12 @@ mod tests {
         };
         const GIB: u64 = 1 << 30;
         assert_eq!(disk(GIB, 5, Some(GIB)).warning(), None);
-        assert!(disk(LITTLE - 1, 5, Some(GIB)).warning().unwrap().contains("disk is nearly full"));
+        assert!(
+            disk(LOW_SPACE_BYTES - 1, 5, Some(GIB))
+                .warning()
+                .unwrap()
+                .contains("disk is nearly full")
+        );
         assert!(disk(GIB, GIB, Some(GIB)).warning().unwrap().contains("store is nearly full"));
         assert_eq!(disk(GIB, 20_000, None).to_string(), "the broker stores 19 KiB, 1024 MiB free");
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(super) enum CheckOutcome {
     Ok,
     Warning,
     Broken,
@@ -15,7 +15,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) check: String,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CheckOutcome,
     /// What was found, and what to do when it is not right.
     pub(super) detail: String,
 }
@@ -23,7 +23,7 @@ pub(super) struct Finding {
 impl Finding {
     pub(super) fn new(
         check: impl Into<String>,
-        verdict: Verdict,
+        verdict: CheckOutcome,
         detail: impl Into<String>,
     ) -> Self {
         Self { check: check.into(), verdict, detail: detail.into() }

@@ -16,7 +16,7 @@ use crate::args::JsonArg;
 use crate::context::Context;
 use crate::exit::Exit;
 
-use self::finding::{Finding, Verdict};
+use self::finding::{CheckOutcome, Finding};
 
 /// Checks the broker, the files and the credentials of this root.
 #[derive(Debug, clap::Args)]
@@ -52,20 +52,20 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut findings = vec![checks::program(ctx, args.nats_server.clone()).await];
     match ctx.root() {
         Ok(root) => findings.extend(Box::pin(checks::root(ctx, &root)).await),
-        Err(error) => findings.push(Finding::new("root", Verdict::Warning, error.to_string())),
+        Err(error) => findings.push(Finding::new("root", CheckOutcome::Warning, error.to_string())),
     }
     if args.output.json {
         ctx.out.json(&findings)?;
     } else {
         for finding in &findings {
             let mark = match finding.verdict {
-                Verdict::Ok => "ok      ",
-                Verdict::Warning => "warning ",
-                Verdict::Broken => "broken  ",
+                CheckOutcome::Ok => "ok      ",
+                CheckOutcome::Warning => "warning ",
+                CheckOutcome::Broken => "broken  ",
             };
             ctx.out.data(format_args!("{mark}  {}: {}", finding.check, finding.detail))?;
         }
     }
-    let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
+    let broken = findings.iter().any(|f| f.verdict == CheckOutcome::Broken);
     Ok(if broken { Exit::Failure } else { Exit::Ok })
 }

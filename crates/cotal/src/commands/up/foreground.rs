@@ -7,7 +7,7 @@ use std::time::Duration;
 use cotal_broker::Broker;
 use cotal_manager::Authority;
 use cotal_manager::Liveness;
-use cotal_manager::launch::Patience;
+use cotal_manager::launch::WhileStopping;
 use cotal_wire::Space;
 use cotal_workspace::Reservation;
 use cotal_workspace::lock::LockError;
@@ -26,13 +26,13 @@ const STOP_POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Somebody's wish that the mesh be taken down again, heard from before anything can be left
 /// behind.
-pub(super) struct Wish {
+pub(super) struct StopRequest {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
 }
 
-impl Wish {
+impl StopRequest {
     /// Takes SIGINT, SIGTERM and SIGHUP from now on; the last one, which a terminal sends when it
     /// is closed, not under `nohup`.
     pub(super) fn listen() -> std::io::Result<Self> {
@@ -68,14 +68,14 @@ fn is_hangup_ignored() -> bool {
     ignored.is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Restarts the daemons it started when they die (LIF-9). Waits for a [`Wish`] or the broker's end,
-/// then stops what `down` would stop.
+/// Restarts the daemons it started when they die (LIF-9). Waits for a [`StopRequest`] or the
+/// broker's end, then stops what `down` would stop.
 pub(super) async fn stay(
     up: &Up<'_>,
     mut broker: Broker,
     authorities: &[Authority],
     launched: Vec<Launched<'_>>,
-    mut wish: Wish,
+    mut stop_request: StopRequest,
 ) -> anyhow::Result<Exit> {
     // Daemons that somebody stopped on purpose; nobody waits for those to serve.
     let stopped = RefCell::new(BTreeSet::new());
@@ -91,7 +91,7 @@ pub(super) async fn stay(
             up.ctx.out.warn(format!("the broker ended ({})", ended?));
             Exit::Failure
         }
-        () = wish.told() => Exit::Ok,
+        () = stop_request.told() => Exit::Ok,
         () = managed(up, authorities), if !up.hosted => Exit::Failure,
         () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
@@ -144,7 +144,7 @@ async fn managed(up: &Up<'_>, authorities: &[Authority]) {
 /// `down` that runs already is waited for (LIF-10).
 pub(super) async fn take_down(up: &Up<'_>) -> anyhow::Result<Exit> {
     let _held = reserve(up).await?;
-    down::everything(up.ctx, &up.root, Some(&up.mesh), Patience::Wait).await
+    down::everything(up.ctx, &up.root, Some(&up.mesh), WhileStopping::Wait).await
 }
 
 /// The kernel tells nobody that a file lock is free, so this looks again and again.

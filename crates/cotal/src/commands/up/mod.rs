@@ -28,7 +28,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::told;
 
 use self::broker::Served;
-use self::foreground::Wish;
+use self::foreground::StopRequest;
 use self::plan::Plan;
 
 pub use self::args::Args;
@@ -50,11 +50,11 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         up.hosted = args.hosted;
         return up.leave(&authorities).await;
     }
-    let mut wish = Wish::listen()?;
+    let mut stop_request = StopRequest::listen()?;
     let served = tokio::select! {
         served = broker::ensure(&args, &mut plan, &root, authorities.first(), ctx) => served?,
         // A broker that has not answered yet is killed as it is dropped.
-        () = wish.told() => return Ok(Exit::Ok),
+        () = stop_request.told() => return Ok(Exit::Ok),
     };
     let mut up = Up::new(ctx, root, plan.mesh(served.url()));
     up.hosted = args.hosted;
@@ -62,7 +62,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         Served::Started(broker) => *broker,
         Served::Attached(_) => return up.leave(&authorities).await,
     };
-    Box::pin(up.stay(broker, &authorities, held, wish)).await
+    Box::pin(up.stay(broker, &authorities, held, stop_request)).await
 }
 
 /// The signing side of every space of the root; trust material is made once.
@@ -122,7 +122,7 @@ impl Up<'_> {
         broker: Broker,
         authorities: &[Authority],
         held: Reservation,
-        mut wish: Wish,
+        mut stop_request: StopRequest,
     ) -> anyhow::Result<Exit> {
         let completed = async {
             self.mesh.save(&self.root)?;
@@ -134,12 +134,12 @@ impl Up<'_> {
         };
         let completed = tokio::select! {
             completed = completed => Some(completed),
-            () = wish.told() => None,
+            () = stop_request.told() => None,
         };
         drop(held);
         let ended = match completed {
             Some(Ok(Completed { exit: Exit::Ok, launched })) => {
-                let staying = foreground::stay(self, broker, authorities, launched, wish);
+                let staying = foreground::stay(self, broker, authorities, launched, stop_request);
                 return Box::pin(staying).await;
             }
             Some(Ok(completed)) => Ok(completed.exit),

@@ -99,7 +99,7 @@ async fn attempt(up: &Up<'_>, authority: &Authority) -> anyhow::Result<Attempt> 
     })
 }
 
-/// A clean exit, and one on SIGTERM or SIGINT, is somebody's wish.
+/// A clean exit, and one on SIGTERM or SIGINT, is somebody's stop_request.
 fn died(status: ExitStatus) -> bool {
     let wished = [Signal::TERM, Signal::INT].map(|signal| Some(signal.as_raw()));
     !status.success() && !wished.contains(&status.signal())

@@ -24,7 +24,7 @@ pub fn nowhere(process: &str, args: &MeshArgs, failure: &anyhow::Error, ctx: &Co
 }
 
 /// Where a process of one space runs.
-pub struct Place {
+pub struct ServedSpace {
     pub root: Root,
     pub space: Space,
     pub server: String,
@@ -33,7 +33,7 @@ pub struct Place {
     other: Option<PathBuf>,
 }
 
-impl Place {
+impl ServedSpace {
     /// Says whose broker is dialled, where it is another root's: that one knows nothing of what
     /// this root signed, and its refusal does not tell.
     pub fn warn_of_another_root(&self) {
@@ -50,7 +50,7 @@ impl Place {
 }
 
 /// The root, the space that was named or else the root's first, and the broker of it.
-pub fn place(args: &MeshArgs, ctx: &Context) -> anyhow::Result<Place> {
+pub fn served_space(args: &MeshArgs, ctx: &Context) -> anyhow::Result<ServedSpace> {
     let root = ctx.root()?;
     let mesh = MeshFile::load(&root)?;
     let space = match (&args.space, &mesh) {
@@ -66,7 +66,7 @@ pub fn place(args: &MeshArgs, ctx: &Context) -> anyhow::Result<Place> {
     let recorded = ctx.recorded(&space)?;
     let (server, tls) = broker(&space, args.server.as_deref(), recorded.as_ref(), mesh.as_ref())?;
     let other = recorded.map(|entry| entry.root).filter(|other| other != root.dir());
-    Ok(Place { root, space, server, tls, other })
+    Ok(ServedSpace { root, space, server, tls, other })
 }
 
 /// The broker of a space: the one that the registry records, which nothing overrides; without a

@@ -9,7 +9,7 @@ use cotal_wire::names::LEASE_KEY;
 use tracing::{info, warn};
 
 /// Between two attempts to bind the watch.
-const BIND_AGAIN: Duration = Duration::from_millis(500);
+const BIND_RETRY_AFTER: Duration = Duration::from_millis(500);
 
 type Binding = Pin<Box<dyn Future<Output = Result<Watch, NatsError>> + Send>>;
 
@@ -88,7 +88,7 @@ impl LeaseWatch {
                 "the lease cannot be watched, so the daemon is not ready; retrying"
             );
         }
-        self.bind_after(BIND_AGAIN);
+        self.bind_after(BIND_RETRY_AFTER);
     }
 
     fn bind_after(&mut self, pause: Duration) {

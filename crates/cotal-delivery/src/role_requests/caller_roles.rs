@@ -18,11 +18,11 @@ use crate::census::Scanner;
 
 /// How long a role from a census counts; the credential may have been replaced by one of another
 /// role.
-const BELIEVED_FOR: Duration = Duration::from_secs(600);
+const ROLE_REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Callers of the wrong role cause a new census at most this often.
-const RESCAN: Duration = Duration::from_secs(5);
+const RESCAN_AFTER: Duration = Duration::from_secs(5);
 /// How long after a failed census the next one is tried.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known of a caller's role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,9 +55,13 @@ impl Census {
         let roles = self.roles.as_ref();
         let held = roles.map(|roles| roles.get(caller));
         let (answer, good_for) = match held {
-            None => (Held::Untold, RETRY),
-            Some(Some(held)) if held.contains(wanted) => (Held::Role(wanted.clone()), BELIEVED_FOR),
-            Some(Some(held)) => (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN),
+            None => (Held::Untold, RETRY_AFTER),
+            Some(Some(held)) if held.contains(wanted) => {
+                (Held::Role(wanted.clone()), ROLE_REMEMBERED_FOR)
+            }
+            Some(Some(held)) => {
+                (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN_AFTER)
+            }
             Some(None) => (Held::Unseen, Duration::ZERO),
         };
         (self.began >= asked || self.began.elapsed() < good_for).then_some(answer)

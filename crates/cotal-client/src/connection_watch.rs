@@ -9,15 +9,15 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Liveness;
+use crate::daemon_rails::DaemonRails;
 use crate::missed::MissedPlane;
 use crate::notice::{LeaseCondition, Notice};
-use crate::plane::Plane;
+use crate::pending_joins::PendingJoins;
 use crate::pump::Durable;
 use crate::sink::Sink;
-use crate::wanted::Wanted;
 
 /// A lease lives 30 s; a plane that lost its daemon is noticed within this on top.
-const CHECK: Duration = Duration::from_secs(10);
+const LIVENESS_CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// What the keeper reacts to.
 enum Wake {
@@ -31,10 +31,10 @@ enum Wake {
 pub(crate) struct Keeper {
     connection: Connection,
     events: Listener<ConnEvent>,
-    plane: Plane,
+    plane: DaemonRails,
     sink: Sink,
     /// Tried at once when a daemon or the connection is back.
-    wanted: Wanted,
+    pending_joins: PendingJoins,
     /// Likewise.
     missed: MissedPlane,
     /// Of the lease row that was last found ready.
@@ -52,9 +52,9 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn new(
         connection: &Connection,
-        plane: &Plane,
+        plane: &DaemonRails,
         sink: Sink,
-        (wanted, missed): (Wanted, MissedPlane),
+        (pending_joins, missed): (PendingJoins, MissedPlane),
         bound: bool,
     ) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Keeper {
             events: connection.events(),
             plane: plane.clone(),
             sink,
-            wanted,
+            pending_joins,
             missed,
             revision: 0,
             bound,
@@ -73,7 +73,7 @@ impl Keeper {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut check = interval(CHECK);
+        let mut check = interval(LIVENESS_CHECK_EVERY);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let wake = tokio::select! {
@@ -138,7 +138,7 @@ impl Keeper {
         }
         self.dropped = false;
         self.refused = false;
-        self.wanted.hurry();
+        self.pending_joins.hurry();
         self.missed.hurry();
         self.sink.notify(Notice::Reconnected);
         self.check_lease(true).await;
@@ -167,7 +167,7 @@ impl Keeper {
                 condition: condition.clone(),
             }),
             None if self.told.is_some() => {
-                self.wanted.hurry();
+                self.pending_joins.hurry();
                 self.missed.hurry();
                 self.sink.notify(Notice::LeaseReady { space });
             }

@@ -15,7 +15,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// What was dropped since the caller was told last. The sum of what it is told is exact.
 #[derive(Debug, Default)]
-pub(crate) struct Overruns {
+pub(crate) struct DroppedLive {
     state: Mutex<State>,
     news: Notify,
 }
@@ -34,7 +34,7 @@ struct Dropped {
     backed: bool,
 }
 
-impl Overruns {
+impl DroppedLive {
     /// Counts one dropped copy; `backed` says whether its durable copy is bound to come.
     pub(crate) fn dropped(&self, channel: &Channel, backed: bool) {
         let mut state = self.state();
@@ -87,7 +87,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_that_is_dropped_is_told_once_and_not_in_a_flood() {
-        let overruns = Overruns::default();
+        let overruns = DroppedLive::default();
         let (a, b) = (Channel::parse("a").unwrap(), Channel::parse("b").unwrap());
         for _ in 0..3 {
             overruns.dropped(&a, true);

@@ -16,7 +16,7 @@ use crate::loop_progress::LoopReporter;
 /// Between two reads of a row that does not say `ready` yet.
 const LEASE_POLL_EVERY: Duration = Duration::from_millis(200);
 
-struct LeaseWitness {
+struct LeaseProgress {
     kv: Kv,
     incarnation: String,
     state: watch::Receiver<LeaseState>,
@@ -25,16 +25,16 @@ struct LeaseWitness {
 
 /// Starts the witness of the lane's lease.
 pub(crate) fn spawn(context: &LaneContext, state: watch::Receiver<LeaseState>) {
-    let witness = LeaseWitness {
+    let progress = LeaseProgress {
         kv: context.kv(Bucket::Delivery),
         incarnation: context.incarnation.clone(),
         state,
         reporter: context.reporter("the lease"),
     };
-    context.spawn("the lease's witness", witness.run(context.stop.clone()));
+    context.spawn("the lease's witness", progress.run(context.stop.clone()));
 }
 
-impl LeaseWitness {
+impl LeaseProgress {
     /// Reads the row whenever it is called, until told to stop.
     async fn run(mut self, stop: CancellationToken) {
         loop {

@@ -8,22 +8,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// read.
 const OVERHEAD: usize = 1_024;
 
-/// A share of the queue. Clones share it.
+/// How much a part of the queue may hold. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct QueueLimit {
     messages: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     most_bytes: usize,
 }
 
-/// The room of one queued message, given back when it is dropped.
+/// The permit of one queued message; its room is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct QueuePermit {
     _message: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
 }
 
-impl Room {
+impl QueueLimit {
     pub(crate) fn new(messages: usize, bytes: usize) -> Self {
         Self {
             messages: Arc::new(Semaphore::new(messages)),
@@ -38,18 +38,19 @@ impl Room {
         u32::try_from(cost).unwrap_or(u32::MAX)
     }
 
-    /// Room for a message of this size, if there is any now.
-    pub(crate) fn try_hold(&self, body: usize) -> Option<Held> {
+    /// A permit for a message of this size, if there is room now.
+    pub(crate) fn try_hold(&self, body: usize) -> Option<QueuePermit> {
         let message = Arc::clone(&self.messages).try_acquire_owned().ok()?;
         let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(self.cost(body)).ok()?;
-        Some(Held { _message: message, _bytes: bytes })
+        Some(QueuePermit { _message: message, _bytes: bytes })
     }
 
-    /// Room for a message of this size, once there is any; those who wait get it in their order.
-    pub(crate) async fn hold(&self, body: usize) -> Option<Held> {
+    /// A permit for a message of this size, once there is room; those who wait get it in their
+    /// order.
+    pub(crate) async fn hold(&self, body: usize) -> Option<QueuePermit> {
         let message = Arc::clone(&self.messages).acquire_owned().await.ok()?;
         let bytes = Arc::clone(&self.bytes).acquire_many_owned(self.cost(body)).await.ok()?;
-        Some(Held { _message: message, _bytes: bytes })
+        Some(QueuePermit { _message: message, _bytes: bytes })
     }
 }
 
@@ -59,13 +60,13 @@ mod tests {
 
     #[test]
     fn room_ends_by_messages_and_by_bytes_and_comes_back() {
-        let few = Room::new(2, 1_000_000);
+        let few = QueueLimit::new(2, 1_000_000);
         let held = (few.try_hold(1), few.try_hold(1));
         assert!(held.0.is_some() && held.1.is_some() && few.try_hold(1).is_none());
         drop(held);
         assert!(few.try_hold(1).is_some());
 
-        let small = Room::new(100, 10_000);
+        let small = QueueLimit::new(100, 10_000);
         let held = small.try_hold(4_000);
         assert!(held.is_some() && small.try_hold(4_000).is_none());
         drop(held);

@@ -81,7 +81,7 @@ enum Fault {
 }
 
 /// What is needed to run a component.
-pub(crate) struct Beside {
+pub(crate) struct Sidecar {
     pub(crate) space: Space,
     /// How to connect, and the source of the credential.
     pub(crate) connect: ConnectOptions,
@@ -90,7 +90,7 @@ pub(crate) struct Beside {
     pub(crate) meanwhile: &'static str,
 }
 
-impl Beside {
+impl Sidecar {
     /// Runs `component` again and again until `stop` is cancelled. Each run gets a connection of
     /// its own. When `stop` is cancelled the component must end by itself; it is given time to
     /// finish.

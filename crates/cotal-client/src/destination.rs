@@ -6,7 +6,7 @@ use cotal_wire::Channel;
 
 /// Where a message was sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Destination {
     /// A channel.
     Channel {
         /// Which.
@@ -18,7 +18,7 @@ pub enum Place {
     Direct,
 }
 
-impl Place {
+impl Destination {
     /// The channel, unless it is a direct message.
     #[must_use]
     pub fn channel(&self) -> Option<&Channel> {

@@ -18,9 +18,9 @@ use tracing::{error, warn};
 
 use crate::counters::add;
 use crate::lane::context::LaneContext;
+use crate::state::bucket_watch::watch_all;
 use crate::state::streams::Streams;
 use crate::state::view::Feed;
-use crate::state::watching::watch_all;
 
 /// Corrects the sequences that contradict their streams. The view must have been scanned.
 ///

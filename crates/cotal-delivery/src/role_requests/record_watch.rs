@@ -10,9 +10,9 @@ use cotal_wire::rows::RequestRow;
 use tracing::{debug, error, warn};
 
 use super::RequestKeeper;
-use super::records::{Found, may_write};
+use super::records::{StoredRecord, may_write};
+use crate::state::bucket_watch::watch_all;
 use crate::state::view::ViewError;
-use crate::state::watching::watch_all;
 
 impl RequestKeeper {
     /// Watches the bucket until the watch ends for good.
@@ -55,7 +55,7 @@ impl RequestKeeper {
         );
         let _turn = self.turn(seq).await;
         let repaired = async {
-            let Found { record, garbage } = records.standing(seq, revision).await?;
+            let StoredRecord { record, garbage } = records.standing(seq, revision).await?;
             match (record, garbage) {
                 (Some(Record { row, revision }), _) => {
                     let write = RecordWrite { row, expect: Expect::Revision(revision) };

@@ -38,6 +38,16 @@ impl<T> LastValid<T> {
         Self::Unknown
     }
 
+    /// The same of what a row is turned into.
+    #[must_use]
+    pub fn map<U>(self, turn: impl FnOnce(T) -> U) -> LastValid<U> {
+        match self {
+            Self::Row(row, revision) => LastValid::Row(turn(row), revision),
+            Self::Deleted(revision) => LastValid::Deleted(revision),
+            Self::Unknown => LastValid::Unknown,
+        }
+    }
+
     /// Whichever is newer: this, or a row that was remembered elsewhere.
     #[must_use]
     pub fn or_newer(self, remembered: Option<(T, u64)>) -> Self {

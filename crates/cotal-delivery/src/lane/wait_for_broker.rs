@@ -6,7 +6,7 @@ use cotal_nats::{Connection, NatsError};
 use tokio::time::Instant;
 
 /// Between two attempts while the connection is up.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const ASK_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// Asks until there is an answer. After a drop it waits until the connection is back, and asks
 /// again; the lane's watchdog decides how long. A connected broker that does not answer is asked
@@ -39,7 +39,7 @@ where
         } else if since.elapsed() >= within {
             return Err(error);
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(ASK_RETRY_AFTER).await;
     }
 }
 

@@ -6,7 +6,7 @@ use cotal_nats::{Bucket as Kv, NatsError, Watch, WatchOptions};
 use tracing::warn;
 
 /// Between two attempts to start a watch.
-pub(crate) const WATCH_AGAIN: Duration = Duration::from_millis(200);
+pub(crate) const WATCH_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// Starts to watch a bucket. If the connection drops, it waits, as a running watch does: only the
 /// watchdog gives up the broker.
@@ -24,7 +24,7 @@ async fn watch_with(kv: &Kv, options: &WatchOptions) -> Result<Watch, NatsError>
         match kv.watch(options.clone()).await {
             Err(error) if error.is_transient() => {
                 warn!(bucket = kv.name(), %error, "cannot watch a bucket yet; retrying");
-                tokio::time::sleep(WATCH_AGAIN).await;
+                tokio::time::sleep(WATCH_RETRY_AFTER).await;
             }
             begun => return begun,
         }

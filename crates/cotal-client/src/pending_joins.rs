@@ -1,7 +1,7 @@
 //! The durable memberships that a caller asked for and that do not stand yet.
 //!
 //! Invariant: what was asked for and failed for a reason that passes is asked for again until it
-//! stands, is refused for good, or is not wanted any more; and the caller is told which.
+//! stands, is refused for good, or is not pending_joins any more; and the caller is told which.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backstop::{Backstop, Shortfall};
 use crate::control::Liveness;
+use crate::daemon_rails::DaemonRails;
 use crate::notice::Notice;
-use crate::plane::Plane;
 use crate::sink::Sink;
 
 /// The first wait between two attempts. Each attempt begins with a probe that costs the broker one
@@ -27,14 +27,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// The channels; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct PendingJoins {
     /// The number of the last request, and each channel under that of its own, so that an attempt
     /// for an earlier one settles no later one.
     channels: Arc<Mutex<(u64, BTreeMap<Channel, u64>)>>,
     changed: Arc<Notify>,
 }
 
-impl Wanted {
+impl PendingJoins {
     pub(crate) fn insert(&self, channel: &Channel) {
         let mut channels = self.channels();
         channels.0 += 1;
@@ -77,7 +77,7 @@ impl Wanted {
 }
 
 /// Asks the daemon for a durable membership.
-pub(crate) async fn establish(plane: &Plane, sink: &Sink, channel: &Channel) -> Backstop {
+pub(crate) async fn establish(plane: &DaemonRails, sink: &Sink, channel: &Channel) -> Backstop {
     let args =
         JoinArgs { channel: channel.clone(), lifecycle_uid: Some(plane.identity().lifecycle.uid) };
     let joined: Result<Joined, _> = plane.control(op::DURABLE_JOIN, &args).await;
@@ -99,8 +99,8 @@ pub(crate) async fn establish(plane: &Plane, sink: &Sink, channel: &Channel) -> 
 /// The task that asks for them again.
 #[derive(Debug)]
 pub(crate) struct Establisher {
-    pub(crate) wanted: Wanted,
-    pub(crate) plane: Plane,
+    pub(crate) pending_joins: PendingJoins,
+    pub(crate) plane: DaemonRails,
     pub(crate) sink: Sink,
 }
 
@@ -116,18 +116,18 @@ impl Establisher {
     async fn establish_all(&self) {
         let mut wait = FIRST_WAIT;
         loop {
-            if self.wanted.is_empty() {
+            if self.pending_joins.is_empty() {
                 wait = FIRST_WAIT;
-                self.wanted.changed.notified().await;
+                self.pending_joins.changed.notified().await;
                 continue;
             }
             // Woken early, it begins anew with the shortest wait: a daemon was just seen.
-            let woken = timeout(wait, self.wanted.changed.notified()).await.is_ok();
+            let woken = timeout(wait, self.pending_joins.changed.notified()).await.is_ok();
             wait = if woken { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
             // A probe first: a join is answered only after what it has to copy, and a dead daemon
             // by nobody.
             if matches!(self.plane.liveness().await, Ok(Liveness::Bound)) {
-                for (channel, number) in self.wanted.all() {
+                for (channel, number) in self.pending_joins.all() {
                     self.establish(&channel, number).await;
                 }
             }
@@ -146,7 +146,7 @@ impl Establisher {
             }
             Backstop::NotDurable => return,
         };
-        if self.wanted.settle(&channel, number) {
+        if self.pending_joins.settle(&channel, number) {
             self.sink.notify(notice);
         }
     }
@@ -158,15 +158,15 @@ mod tests {
 
     #[test]
     fn an_attempt_settles_its_own_request_and_no_later_one() {
-        let (wanted, channel) = (Wanted::default(), Channel::parse("a").unwrap());
-        wanted.insert(&channel);
-        let (_, first) = wanted.all().remove(0);
-        wanted.remove(&channel);
-        assert!(!wanted.settle(&channel, first), "it was left");
-        wanted.insert(&Channel::parse("b").unwrap());
-        wanted.insert(&channel);
-        let (_, second) = wanted.all().remove(0);
-        assert!(second != first && !wanted.settle(&channel, first), "it was asked for anew");
-        assert!(wanted.settle(&channel, second) && wanted.all().len() == 1);
+        let (pending_joins, channel) = (PendingJoins::default(), Channel::parse("a").unwrap());
+        pending_joins.insert(&channel);
+        let (_, first) = pending_joins.all().remove(0);
+        pending_joins.remove(&channel);
+        assert!(!pending_joins.settle(&channel, first), "it was left");
+        pending_joins.insert(&Channel::parse("b").unwrap());
+        pending_joins.insert(&channel);
+        let (_, second) = pending_joins.all().remove(0);
+        assert!(second != first && !pending_joins.settle(&channel, first), "it was asked for anew");
+        assert!(pending_joins.settle(&channel, second) && pending_joins.all().len() == 1);
     }
 }

@@ -21,7 +21,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rails of one endpoint. Clones share them, and keep no endpoint alive.
 #[derive(Debug, Clone)]
-pub(crate) struct Plane {
+pub(crate) struct DaemonRails {
     inner: Arc<Rails>,
 }
 
@@ -34,7 +34,7 @@ struct Rails {
     within: Duration,
 }
 
-impl Plane {
+impl DaemonRails {
     pub(crate) fn new(
         connection: &Connection,
         identity: &Identity,

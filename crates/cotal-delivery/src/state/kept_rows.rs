@@ -15,7 +15,7 @@ use cotal_wire::rows::KeptRow;
 use tracing::warn;
 
 use crate::lease::gate::Gate;
-use crate::state::watching::watch_all;
+use crate::state::bucket_watch::watch_all;
 
 /// The kept rows of a space, by bucket and key.
 #[derive(Debug)]
