@@ -13,8 +13,8 @@ use crate::exit::Exit;
 /// Prints what was posted on a channel, the oldest first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of each sender the last 1,000 posts of a channel are kept. Nothing is acknowledged: what waits in the
-agent's inbox still comes. With --json each post is a line of its own.
+Of each sender the last 1,000 posts of a channel are kept. Nothing is acknowledged: what waits in
+the agent's inbox still comes. With --json each post is a line of its own.
 
 Examples:
   cotal history team.backend --as bob
