@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::args::MeshArgs;
-use crate::commands::place::signalled;
+use crate::commands::served_space::signalled;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::output::plain_lines;
