@@ -36,13 +36,13 @@ pub enum ControlError {
         subject: String,
     },
     /// No daemon serves the rail.
-    #[error("no delivery daemon answers on {subject}: is one running for this space?")]
+    #[error("no delivery daemon answers: is one running for this space?")]
     NoResponders {
         /// The request's subject.
         subject: String,
     },
     /// Something listens, and no reply came in time. The operation may have run.
-    #[error("no reply on {subject} within {after:?}; the operation may have run")]
+    #[error("the delivery daemon did not reply within {after:?}; the operation may have run")]
     Timeout {
         /// The request's subject.
         subject: String,

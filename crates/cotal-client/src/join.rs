@@ -62,16 +62,28 @@ impl fmt::Display for JoinState {
                 write!(f, "{channel}: joined live; the channel is live, only mentions are kept")
             }
             (Live::Refused(error), Backstop::Durable { generation }) => {
-                write!(f, "{channel}: joined durable (generation {generation}), not live: {error}")
+                write!(
+                    f,
+                    "{channel}: joined durable (generation {generation}), not live: {}",
+                    unread(error)
+                )
             }
             (Live::Refused(error), Backstop::Unestablished(why)) => {
-                write!(f, "{channel}: not joined: {error}; nor durable: {why}")
+                write!(f, "{channel}: not joined: {}; nor durable: {why}", unread(error))
             }
             (Live::Refused(error), Backstop::NotDurable) => {
-                write!(f, "{channel}: not joined: {error}")
+                write!(f, "{channel}: not joined: {}", unread(error))
             }
         }
     }
+}
+
+/// Why the live half is missing, without the names of the wire where the reason is plain.
+fn unread(error: &NatsError) -> String {
+    if error.is_denied() {
+        return "the agent may not read it".to_owned();
+    }
+    error.to_string()
 }
 
 /// The durable half of a leave.

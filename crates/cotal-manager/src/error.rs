@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cotal_nats::NatsError;
 use cotal_trust::{MintError, TrustError};
-use cotal_wire::control::Code;
+use cotal_wire::control::{Code, op};
 use cotal_wire::creds::CredsError;
 use cotal_wire::{ChannelPattern, Principal, Space};
 use cotal_workspace::lock::LockError;
@@ -89,7 +89,9 @@ pub enum ManagerError {
     )]
     CredentialLost(Principal),
     /// Several incarnations of one principal live.
-    #[error("{principal} has {count} live incarnations: retire it before it is provisioned again")]
+    #[error(
+        "there are {count} live agents {principal}: `cotal agent retire` ends them, then add it again"
+    )]
     Ambiguous {
         /// Who.
         principal: Principal,
@@ -244,8 +246,9 @@ pub enum ManagerError {
     BrokerGone(String),
     /// The daemon did not answer for the whole wait.
     #[error(
-        "the delivery daemon of space {space} did not answer {op} on ctl.delivery-admin within \
-         the whole wait ({last}): `cotal status` tells whether it runs"
+        "the delivery daemon of space {space} did not answer when it was asked {} ({last}): \
+         `cotal status` tells whether it runs",
+        in_words(op)
     )]
     RailSilent {
         /// The space.
@@ -258,7 +261,7 @@ pub enum ManagerError {
         timed_out: bool,
     },
     /// The daemon answered with a refusal.
-    #[error("the daemon of space {space} refused {op}: {reason}")]
+    #[error("the daemon of space {space} refused {}: {reason}", in_words(op))]
     Refused {
         /// The space.
         space: Space,
@@ -269,6 +272,22 @@ pub enum ManagerError {
         /// What kind of refusal it is.
         code: Option<Code>,
     },
+}
+
+/// What an operation on the admin rail asks for, in the words of whoever waits for it.
+fn in_words(operation: &str) -> &str {
+    match operation {
+        op::RELOAD_STORE_IDENTITY => "which store it reads",
+        op::RELOAD_CREDS => "to take up a renewed credential",
+        op::EVICT_PRINCIPAL | op::EVICT_PRINCIPALS => "to end the agent's connections",
+        op::PRINCIPAL_LIVENESS => "whether an agent is connected",
+        op::LIFECYCLE_MEMBERSHIPS => "for the agent's memberships",
+        op::RECALL_NARROWED => "to take back what the agent may no longer read",
+        op::DELIVERY_STATUS => "for its counters",
+        op::WAITING_ENTRIES => "for what waits",
+        op::STANDING_REQUESTS => "for the role requests that wait",
+        other => other,
+    }
 }
 
 fn are_missing(files: &[PathBuf]) -> String {

@@ -25,7 +25,7 @@ pub enum CredsError {
     #[error("the seed in the creds is no NATS user seed: {0}")]
     Seed(String),
     /// The JWT is for another key than the seed.
-    #[error("the JWT in the creds is for {jwt_of}, the seed is of {seed_of}")]
+    #[error("the two halves of the credential, its JWT and its seed, are of different keys")]
     Mismatch {
         /// Subject of the JWT.
         jwt_of: String,
@@ -33,7 +33,7 @@ pub enum CredsError {
         seed_of: String,
     },
     /// The JWT has expired or is about to.
-    #[error("the JWT of {nkey} expired or expires within {MIN_LIFE_SECS} s (exp {exp}): renew it")]
+    #[error("the credential has expired, or expires within {MIN_LIFE_SECS} s: renew it")]
     Expired {
         /// Whose it is.
         nkey: String,
@@ -41,7 +41,7 @@ pub enum CredsError {
         exp: i64,
     },
     /// The source now yields another identity than the connection was opened with.
-    #[error("the creds are of {found}, this connection belongs to {expected}")]
+    #[error("the credential is of another key than the one that this connection began with")]
     Identity {
         /// The connection's nkey.
         expected: String,

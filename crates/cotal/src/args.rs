@@ -1,6 +1,7 @@
 //! Arguments that several commands share.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use cotal_wire::Space;
@@ -72,6 +73,12 @@ pub struct JsonArg {
     /// Print JSON on standard output.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads a span such as `24h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text} is no span: give a number and ms, s, m, h or d");
+    cotal_wire::rows::span(text).ok_or_else(wrong)
 }
 
 /// Reads a space; other characters map to `_`, as in every Cotal client. What looks like a path is

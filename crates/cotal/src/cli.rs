@@ -81,6 +81,12 @@ pub enum Command {
     Leave(commands::leave::Args),
     /// Read what has arrived.
     Inbox(commands::inbox::Args),
+    /// Say how much waits in an inbox.
+    Unread(commands::unread::Args),
+    /// Show what was posted on a channel.
+    History(commands::history::Args),
+    /// Show the log of the daemon, the manager or the broker.
+    Logs(commands::logs::Args),
     /// Print completions for a shell.
     Completions(commands::completions::Args),
 }

@@ -2,9 +2,9 @@
 
 use crate::cli::Command;
 use crate::commands::{
-    agent, ask, channel, completions, dead, deliver, dm, doctor, down, host, inbox, join, leave,
-    manage, members, mint, pending, post, redeliver, request, requests, serve, service, space,
-    status, timer, up, who,
+    agent, ask, channel, completions, dead, deliver, dm, doctor, down, history, host, inbox, join,
+    leave, logs, manage, members, mint, pending, post, redeliver, request, requests, serve,
+    service, space, status, timer, unread, up, who,
 };
 use crate::context::Context;
 use crate::exit::Exit;
@@ -39,6 +39,9 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Join(args) => Box::pin(join::run(args, ctx)).await,
         Command::Leave(args) => Box::pin(leave::run(args, ctx)).await,
         Command::Inbox(args) => Box::pin(inbox::run(args, ctx)).await,
+        Command::Unread(args) => Box::pin(unread::run(args, ctx)).await,
+        Command::History(args) => Box::pin(history::run(args, ctx)).await,
+        Command::Logs(args) => Box::pin(logs::run(args, ctx)).await,
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -20,7 +20,7 @@ mod logging;
 mod notify;
 mod output;
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{ColorChoice, FromArgMatches as _};
@@ -108,15 +108,35 @@ fn names_a_step(error: &anyhow::Error) -> bool {
 
 /// Colours are for terminals alone, whatever the environment wants to force.
 fn parse() -> Result<Cli, clap::Error> {
-    let terminals = io::stdout().is_terminal() && io::stderr().is_terminal();
-    let colours = if terminals { ColorChoice::Auto } else { ColorChoice::Never };
-    let matches = cli::command().color(colours).try_get_matches()?;
+    let matches = cli::command().color(colours()).try_get_matches()?;
     Cli::from_arg_matches(&matches)
+}
+
+fn colours() -> ColorChoice {
+    let terminals = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if terminals && wanted { ColorChoice::Auto } else { ColorChoice::Never }
+}
+
+/// What the language says of a number that does not parse names its own types.
+fn in_words(told: &str) -> String {
+    let number = "a whole number is expected";
+    told.replace("invalid digit found in string", number)
+        .replace("cannot parse integer from empty string", number)
+        .replace("number too large to fit in target type", "the number is too large")
+        .replace("number too small to fit in target type", "the number is too small")
 }
 
 /// Help and version are answers, not mistakes; clap knows which stream each belongs to.
 fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
+    let told = error.render();
+    let (told, coloured) = (in_words(&told.to_string()), in_words(&told.ansi().to_string()));
+    let _ = match (error.use_stderr(), colours()) {
+        (true, ColorChoice::Never) => write!(io::stderr(), "{told}"),
+        (true, _) => write!(io::stderr(), "{coloured}"),
+        (false, ColorChoice::Never) => write!(io::stdout(), "{told}"),
+        (false, _) => write!(io::stdout(), "{coloured}"),
+    };
     let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
     exit.into()
 }

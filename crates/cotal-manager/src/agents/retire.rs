@@ -145,12 +145,18 @@ impl Retirement<'_> {
 }
 
 impl Agents {
-    /// Ends the live lifecycle of an agent, for good.
+    /// Ends the live lifecycle of an agent, for good; each, where damage left several.
     ///
     /// # Errors
     /// When a step cannot be done or proven; the name stays held, and running it again continues.
     pub async fn retire(&self, name: &AgentName) -> Result<Retired, ManagerError> {
-        self.finish(self.begin_retirement(name).await?, name).await
+        let mut all = self.finish(self.begin_retirement(name).await?, name).await?;
+        while self.rows().await?.live_of(name.principal()).next().is_some() {
+            let next = self.finish(self.begin_retirement(name).await?, name).await?;
+            all.channels.extend(next.channels);
+            all.kicked += next.kicked;
+        }
+        Ok(all)
     }
 
     /// The same for an agent whose key this root does not know, without revoking it: for one that
@@ -225,6 +231,8 @@ impl Agents {
         let live: Vec<_> = live.chain(garbled).cloned().collect();
         match &live[..] {
             [one] => Ok(one.clone()),
+            // Each is to be ended, one after the other.
+            [one, ..] if garbled_too => Ok(one.clone()),
             [] => Err(ManagerError::NoSuchAgent(principal.clone())),
             all => Err(ManagerError::Ambiguous { principal: principal.clone(), count: all.len() }),
         }

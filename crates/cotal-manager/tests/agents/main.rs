@@ -296,7 +296,9 @@ async fn a_lost_credential_and_two_incarnations_are_said_not_guessed() {
     let second = Lifecycle::parse(&format!("local.bob.{}", "b".repeat(26))).unwrap();
     let row = br#"{"allowSubscribe":[],"revision":1,"updatedAt":0}"#;
     write(&mesh, &second, row).await;
-    assert!(matches!(agents.add(&bob).await, Err(ManagerError::Ambiguous { count: 2, .. })));
+    let ambiguous = agents.add(&bob).await.unwrap_err();
+    assert!(matches!(ambiguous, ManagerError::Ambiguous { count: 2, .. }));
+    assert!(ambiguous.to_string().contains("`cotal agent retire`"), "{ambiguous}");
 }
 
 #[tokio::test]

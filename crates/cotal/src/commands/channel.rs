@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::{JsonArg, MeshArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::told_after;
 
 /// Configures or lists channels.
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,23 @@ enum Command {
     Set(SetArgs),
     /// List the channels that are configured or have been posted on.
     List(ListArgs),
+    /// Show one channel with its settings, as they stand after the space's defaults.
+    #[command(after_help = "Example:\n  cotal channel show team.backend --json")]
+    Show(OneArgs),
+    /// Remove a channel's settings, so that the space's defaults count. Posts and members stay.
+    #[command(after_help = "Example:\n  cotal channel remove team.backend")]
+    Remove(OneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct OneArgs {
+    /// The channel.
+    #[arg(value_parser = channel)]
+    channel: Channel,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    output: JsonArg,
 }
 
 /// Changes settings of a channel.
@@ -91,7 +109,71 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Set(args) => set(args, ctx).await,
         Command::List(args) => list(args, ctx).await,
+        Command::Show(args) => show(args, ctx).await,
+        Command::Remove(args) => remove(args, ctx).await,
     }
+}
+
+async fn show(args: OneArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let target = ctx.target(&args.mesh)?;
+    let (_, connection) = target.operator().await?;
+    let (defaults, channels) = read(&connection, &target.space).await?;
+    let Some(listed) = channels.get(&args.channel) else {
+        let message = format!(
+            "{} has no settings and no posts in space {}: `cotal channel list` shows those that do",
+            args.channel, target.space
+        );
+        return Err(Failure::new(Exit::Absent, message).into());
+    };
+    let class = delivery_class(listed.config.as_ref(), defaults.as_ref());
+    let (own, all) = (listed.config.clone().unwrap_or_default(), defaults.unwrap_or_default());
+    let replay = own.replay.or(all.replay).unwrap_or(false);
+    let window = own.replay_window.or(all.replay_window);
+    let instructions = own.instructions.or(all.instructions);
+    if args.output.json {
+        ctx.out.json(&json!({
+            "channel": args.channel, "class": class, "posts": listed.posts, "replay": replay,
+            "replayWindow": window, "description": own.description, "instructions": instructions,
+        }))?;
+        return Ok(Exit::Ok);
+    }
+    let shown = match (replay, window) {
+        (false, _) => "no history".to_owned(),
+        (true, None) => "all history".to_owned(),
+        (true, Some(window)) => format!("the history of {window}"),
+    };
+    let text = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let class = if class == DeliveryClass::Durable { "durable" } else { "live" };
+    let fields = [
+        ("channel", args.channel.to_string()),
+        ("class", class.to_owned()),
+        ("posts", listed.posts.to_string()),
+        ("joiners are shown", shown),
+        ("description", text(own.description)),
+        ("instructions", text(instructions)),
+    ];
+    for (field, value) in fields {
+        ctx.out.data(told_after(format_args!("{field:<18}"), &value))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn remove(args: OneArgs, ctx: &Context) -> anyhow::Result<Exit> {
+    let target = ctx.target(&args.mesh)?;
+    let (_, connection) = target.operator().await?;
+    let channels = bucket(&connection, &target.space, names::Bucket::Channels);
+    let key = args.channel.as_str();
+    let entry = channels.get(key).await?;
+    let Some(revision) = entry.filter(|entry| entry.live().is_some()).map(|e| e.revision) else {
+        let message = format!("{key} has no settings of its own in space {}", target.space);
+        return Err(Failure::new(Exit::Absent, message).into());
+    };
+    channels.delete(key, Some(revision)).await?;
+    if args.output.json {
+        ctx.out.json(&json!({ "channel": args.channel, "removed": true }))?;
+    }
+    ctx.out.proven(format!("{key} has the defaults of space {} from now on", target.space));
+    Ok(Exit::Ok)
 }
 
 async fn set(args: SetArgs, ctx: &Context) -> anyhow::Result<Exit> {

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
-use crate::args::JsonArg;
+use crate::args::{JsonArg, duration};
 use crate::commands::as_agent::{AgentArgs, channel};
 use crate::commands::standing::{Lost, Standing};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::output::told_after;
+use crate::output::{plain, told_after};
 
 /// Prints what has arrived, and acks each message once it is printed.
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,8 @@ credential file that was replaced meanwhile is read again.
 
 Examples:
   cotal inbox --as bob
+  cotal inbox --as bob --timeout 30s
+  cotal inbox --as bob --peek --ids
   cotal inbox --as bob --follow
   cotal inbox --as bob --follow --count 1 --json
   cotal inbox --as bob --follow --channel team.chat")]
@@ -49,6 +52,16 @@ pub struct Args {
     /// milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     settle: u64,
+    /// Without --follow: wait this long for a first message, and end with 5 when none comes; a
+    /// number and ms, s, m, h or d.
+    #[arg(long, value_name = "SPAN", value_parser = duration, conflicts_with = "follow")]
+    timeout: Option<Duration>,
+    /// Acknowledge nothing: what is printed comes again.
+    #[arg(long, conflicts_with = "follow")]
+    peek: bool,
+    /// Print each message's id as well.
+    #[arg(long)]
+    ids: bool,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -62,7 +75,15 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         let seat = args.agent.seat(ctx)?;
         let standing = Standing::of(&seat);
         let endpoint = seat.connect(|options| options).await?;
-        let mut reader = Reader { endpoint: &endpoint, args: &args, ctx, standing, printed };
+        let mut reader = Reader {
+            endpoint: &endpoint,
+            args: &args,
+            ctx,
+            standing,
+            printed,
+            peeked: Vec::new(),
+            began: Instant::now(),
+        };
         let read = tokio::select! {
             read = reader.read() => read,
             () = signalled(&mut interrupt, &mut terminate) => Ok(Read::Done(Exit::Ok)),
@@ -98,6 +119,10 @@ struct Reader<'a> {
     ctx: &'a Context,
     standing: Standing,
     printed: u64,
+    /// What is shown and not acknowledged; closing the endpoint gives it back. The broker hands out
+    /// 1,000 at most.
+    peeked: Vec<Box<Incoming>>,
+    began: Instant,
 }
 
 impl Reader<'_> {
@@ -122,7 +147,11 @@ impl Reader<'_> {
                         incoming.release().await?;
                         return Err(unprinted);
                     }
-                    incoming.ack_confirmed().await?;
+                    if self.args.peek {
+                        self.peeked.push(incoming);
+                    } else {
+                        incoming.ack_confirmed().await?;
+                    }
                     self.printed += 1;
                 }
                 Some(Event::Notice(Notice::PostsMissed(episode))) => self.print_missed(&episode)?,
@@ -137,6 +166,10 @@ impl Reader<'_> {
     fn at_the_end(&self, silent: Option<ControlError>) -> Exit {
         let nothing = self.printed == 0;
         match silent {
+            None if nothing && self.args.timeout.is_some() => {
+                self.ctx.out.note("nothing has arrived in time");
+                return Exit::TimedOut;
+            }
             None if nothing && !self.args.json.json => self.ctx.out.note("nothing has arrived"),
             None => {}
             Some(why) => {
@@ -194,15 +227,20 @@ impl Reader<'_> {
             if let Ok(event) = tokio::time::timeout(settle, self.endpoint.next()).await {
                 return Ok(event);
             }
+            if self.printed == 0
+                && self.args.timeout.is_some_and(|most| self.began.elapsed() < most)
+            {
+                continue;
+            }
             let waiting = self.endpoint.waiting().await?;
             if waiting.undelivered > 0 {
                 continue;
             }
-            if waiting.unacked > 0 {
+            if waiting.unacked > self.peeked.len() as u64 {
                 self.ctx.out.note(format_args!(
                     "{} more are in the hands of another reader of this agent, and come back within \
                      60 s unless it acks them",
-                    waiting.unacked
+                    waiting.unacked - self.peeked.len() as u64
                 ));
             }
             return Ok(None);
@@ -240,12 +278,21 @@ impl Reader<'_> {
     }
 
     fn print(&self, incoming: &Incoming) -> anyhow::Result<()> {
-        if self.args.json.json {
-            self.ctx.out.json(&as_json(incoming))
-        } else {
-            Ok(self.ctx.out.data(line(incoming))?)
-        }
+        print((incoming, self.args.ids), self.args.json, self.ctx)
     }
+}
+
+/// Prints one message, with its id where `ids` asks for it.
+pub fn print(
+    (incoming, ids): (&Incoming, bool),
+    json: JsonArg,
+    ctx: &Context,
+) -> anyhow::Result<()> {
+    if json.json {
+        return ctx.out.json(&as_json(incoming));
+    }
+    let id = if ids { format!("{} ", plain(&incoming.message.id)) } else { String::new() };
+    Ok(ctx.out.data(format_args!("{id}{}", line(incoming)))?)
 }
 
 /// Why no daemon answered, for a person.

@@ -21,12 +21,19 @@ pub struct TextArgs {
     /// not stored twice.
     #[arg(long, value_name = "ID")]
     id: Option<String>,
+    /// Say that it answers the message of this id, as `cotal inbox --ids` shows it.
+    #[arg(long, value_name = "ID")]
+    reply_to: Option<String>,
 }
 
 impl TextArgs {
     /// The message, before anything is dialled.
     pub async fn draft(&self) -> anyhow::Result<Draft> {
         let draft = Draft::text(text(&self.text).await?);
+        let draft = match &self.reply_to {
+            Some(id) => draft.reply_to(id),
+            None => draft,
+        };
         Ok(match &self.id {
             Some(id) => draft.retry_of(id),
             None => draft,

@@ -8,7 +8,6 @@ use cotal_client::{Credential, TimerError, Timers};
 use cotal_manager::clock::unix_millis;
 use cotal_manager::{Authority, provision_endpoint};
 use cotal_nats::{Connection, Get, StoredMessage, headers};
-use cotal_wire::rows::span;
 use cotal_wire::timers::{Held, LATEST_DEADLINE, Phase, TimerBody};
 use cotal_wire::{EndpointName, Space, Timer};
 use cotal_workspace::files::{self, Privacy};
@@ -17,7 +16,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::{Instant, sleep};
 
-use crate::args::{JsonArg, MeshArgs};
+use crate::args::{JsonArg, MeshArgs, duration};
 use crate::context::{Context, Target};
 use crate::exit::{Exit, Failure};
 
@@ -155,10 +154,6 @@ fn timer(text: &str) -> Result<Timer, String> {
 
 fn endpoint(text: &str) -> Result<EndpointName, String> {
     EndpointName::parse(text).map_err(|e| e.to_string())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    span(text).ok_or_else(|| format!("{text} is no span: give a number and ms, s, m, h or d"))
 }
 
 fn instant(text: &str) -> Result<OffsetDateTime, String> {

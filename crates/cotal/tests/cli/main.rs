@@ -9,6 +9,7 @@ mod answers;
 mod codes;
 mod components;
 mod daemon;
+mod daily;
 mod disk;
 mod endings;
 mod files;

@@ -117,6 +117,9 @@ fn numbers(site: &Site) {
     site.run(&["request", "status", &most, "--as", "alice"]).ends(4);
     site.run(&["request", "cancel", &most, "--as", "alice"]).ends(4);
     site.run(&["redeliver", &most]).ends(4);
+    site.run(&["redeliver", "one"]).ends(2).says("a whole number is expected");
+    site.run(&["redeliver", "99999999999999999999"]).ends(2).says("the number is too large");
+    site.run(&["redeliver", ""]).ends(2).says("a whole number is expected");
     for span in ["99999999999999999999d", "18446744073709551615d", "106751991167300d"] {
         let run = site.run(&["timer", "set", "wf.r.1.s", "--in", span]);
         assert!((1..=10).contains(&run.code) && !run.err.contains("panicked"), "{run:?}");
