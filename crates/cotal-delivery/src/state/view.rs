@@ -391,7 +391,7 @@ impl View {
     /// A value that cannot be parsed is neither a row nor a deletion: the last valid row stays in
     /// force. If memory has none, the bucket's history may have one.
     async fn recover(&self, feed: Feed, key: &str, revision: u64, why: &str) {
-        error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stands");
+        error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stays in force");
         if feed == Feed::Presence {
             return;
         }

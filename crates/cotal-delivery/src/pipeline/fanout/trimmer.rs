@@ -69,7 +69,7 @@ impl Trimmer {
                 self.is_denied = true;
                 warn!(
                     space = %self.space, %error,
-                    "CHAT is not trimmed: the credential does not allow it; renewing the credential helps"
+                    "CHAT is not trimmed until the credential is renewed: this one does not allow purges"
                 );
             }
             Err(error) => {
