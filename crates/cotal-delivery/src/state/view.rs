@@ -479,7 +479,7 @@ impl View {
             }
             Err(error) if error.is_conflict() => {}
             Err(error) => {
-                warn!(space = %self.space, %error, "could not repair a garbled member row")
+                warn!(space = %self.space, %error, "could not repair a garbled member row");
             }
         }
     }

@@ -73,7 +73,7 @@ impl Trimmer {
                 );
             }
             Err(error) => {
-                debug!(space = %self.space, %error, "routed posts could not be trimmed; retrying later")
+                debug!(space = %self.space, %error, "routed posts could not be trimmed; retrying later");
             }
         }
     }
