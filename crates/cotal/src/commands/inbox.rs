@@ -93,7 +93,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         match read? {
             Read::Done(exit) => return Ok(exit),
             Read::Replaced => {
-                ctx.out.note("the credential's file was replaced: connecting with it")
+                ctx.out.note("the credential's file was replaced: connecting with it");
             }
         }
     }
