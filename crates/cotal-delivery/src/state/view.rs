@@ -142,7 +142,7 @@ struct State {
     directory: Directory,
     /// The highest post planned so far; it changes only while the directory cannot.
     routed: AtomicU64,
-    /// When presence that is not fresh was forgotten last.
+    /// When expired presence was last removed.
     presence_expired: Option<Instant>,
 }
 
