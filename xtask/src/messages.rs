@@ -1,4 +1,5 @@
-//! Every text that a person can see, in one file: help, errors, notices, and logs at info and above.
+//! Every text that a person can see, in one file: help, errors, notices, and logs at info and
+//! above.
 //!
 //! The file is there to be read through by somebody who does not know the code. It is taken from
 //! the sources, so nothing can be said that is not in it.
@@ -58,9 +59,9 @@ fn page() -> PathBuf {
 /// The page as the sources have it.
 fn listed() -> anyhow::Result<String> {
     let mut page = "# Messages\n\n\
-         Every text that a person can see: help, errors, notices, and logs at info and above, by the \
-         file that says it.\n`{…}` stands for what is filled in. Written by `cargo xtask messages`; a \
-         test compares it.\n"
+         Every text that a person can see: help, errors, notices, and logs at info and above, by \
+         the file that says it.\n`{…}` stands for what is filled in. Written by `cargo xtask \
+         messages`; a test compares it.\n"
         .to_owned();
     for (file, texts) in all()? {
         write!(page, "\n## {file}\n\n")?;
