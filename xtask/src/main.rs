@@ -16,6 +16,7 @@ mod demo;
 mod dist;
 #[cfg(test)]
 mod imports;
+mod messages;
 mod repo;
 mod standby;
 mod step;
@@ -50,6 +51,8 @@ enum Command {
     Standby(standby::Args),
     /// Measure the product against the limit of the broker.
     Bench(bench::Args),
+    /// List every text that a person can see, in docs/messages.md.
+    Messages(messages::Args),
     /// Build the static release binary.
     #[command(visible_alias = "build-release")]
     Dist(dist::Args),
@@ -73,6 +76,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Soak(args) => demo::soak::run(&args),
         Command::Standby(args) => standby::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Messages(args) => messages::run(&args),
         Command::Dist(args) => dist::run(&args),
     }
 }

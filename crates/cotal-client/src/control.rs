@@ -4,23 +4,15 @@
 //! reply does not prove that the operation did not run; and a denial, an absent daemon, silence, a
 //! refusal and a lost connection stay five different outcomes.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cotal_nats::{
-    Bytes, Connection, Message, NatsError, Operation, RecvError, StatusCode, Subscription,
-};
+use cotal_nats::{Connection, NatsError, Operation, RailClient};
 use cotal_wire::control::{Code, Plane, PlaneReply, Reply, Request};
-use cotal_wire::names::{replies_of, reply_to};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex as TurnMutex, oneshot};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::fresh::random_id;
 use crate::identity::Identity;
 
 /// How a control request failed.
@@ -74,9 +66,13 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    fn of(error: NatsError) -> Self {
+    fn of(error: NatsError, subject: &str) -> Self {
         match error {
             NatsError::Denied { operation, subject } => Self::Denied { operation, subject },
+            NatsError::NoResponders { subject } => Self::NoResponders { subject },
+            NatsError::Timeout { after, .. } => {
+                Self::Timeout { subject: subject.to_owned(), after }
+            }
             NatsError::Disconnected { .. } => Self::ConnectionLost,
             NatsError::Closed => Self::Stopped,
             other => Self::Nats(other),
@@ -111,53 +107,16 @@ impl Liveness {
     }
 }
 
-type Pending = Arc<Mutex<HashMap<String, oneshot::Sender<Message>>>>;
-
-/// One request subject with its replies.
+/// One request subject of the daemon.
 #[derive(Debug)]
 pub(crate) struct Rail {
-    connection: Connection,
-    subject: String,
+    client: RailClient,
     stop: CancellationToken,
-    tasks: TaskTracker,
-    pending: Pending,
-    /// Cancelled when the reply subscription has ended; `None` before the first request.
-    router: TurnMutex<Option<CancellationToken>>,
-}
-
-/// Forgets a request however it ends, so that `pending` holds running requests only.
-struct Registered<'a> {
-    pending: &'a Pending,
-    nonce: String,
-}
-
-impl Drop for Registered<'_> {
-    fn drop(&mut self) {
-        entries(self.pending).remove(&self.nonce);
-    }
-}
-
-fn entries(
-    pending: &Pending,
-) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<Message>>> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Rail {
-    pub(crate) fn new(
-        connection: &Connection,
-        subject: String,
-        stop: &CancellationToken,
-        tasks: &TaskTracker,
-    ) -> Self {
-        Self {
-            connection: connection.clone(),
-            subject,
-            stop: stop.clone(),
-            tasks: tasks.clone(),
-            pending: Pending::default(),
-            router: TurnMutex::new(None),
-        }
+    pub(crate) fn new(connection: &Connection, subject: String, stop: &CancellationToken) -> Self {
+        Self { client: RailClient::new(connection, subject), stop: stop.clone() }
     }
 
     /// One operation: arguments out, result in.
@@ -193,102 +152,13 @@ impl Rail {
     ) -> Result<T, ControlError> {
         let malformed = |e: serde_json::Error| ControlError::Malformed(e.to_string());
         let body = serde_json::to_vec(body).map_err(malformed)?;
-        let exchange = self.exchange(body.into());
         let reply = tokio::select! {
             biased;
             () = self.stop.cancelled() => return Err(ControlError::Stopped),
-            reply = tokio::time::timeout(within, exchange) => reply,
+            reply = self.client.ask(body.into(), within) => reply,
         };
-        let reply = reply.map_err(|_| ControlError::Timeout {
-            subject: self.subject.clone(),
-            after: within,
-        })??;
-        if reply.status == Some(StatusCode::NO_RESPONDERS) {
-            let subject = self.subject.clone();
-            return Err(ControlError::NoResponders { subject });
-        }
+        let reply = reply.map_err(|error| ControlError::of(error, self.client.subject()))?;
         serde_json::from_slice(&reply.payload).map_err(malformed)
-    }
-
-    async fn exchange(&self, body: Bytes) -> Result<Message, ControlError> {
-        self.bind().await?;
-        let mut state = self.connection.state();
-        let drops = state.borrow_and_update().drops;
-        if !self.connection.is_connected() {
-            // Sent now, it would wait in the client and go out on the next connection.
-            return Err(ControlError::ConnectionLost);
-        }
-        let nonce = random_id().map_err(ControlError::Nats)?;
-        let reply = reply_to(&self.subject, &nonce);
-        let (sender, receiver) = oneshot::channel();
-        entries(&self.pending).insert(nonce.clone(), sender);
-        let _registered = Registered { pending: &self.pending, nonce };
-        let mut denials = self.connection.denials();
-        let sent = self.connection.publish_with_reply(self.subject.clone(), reply, None, body);
-        sent.await.map_err(ControlError::of)?;
-        let denied = async {
-            loop {
-                match denials.recv().await {
-                    Ok(denial) if denial.subject == self.subject => break denial,
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => std::future::pending().await,
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            reply = receiver => reply.map_err(|_| ControlError::ConnectionLost),
-            denial = denied => Err(ControlError::Denied {
-                operation: denial.operation,
-                subject: denial.subject,
-            }),
-            _ = state.wait_for(|s| s.drops != drops || !s.is_connected()) => {
-                Err(ControlError::ConnectionLost)
-            }
-        }
-    }
-
-    /// Subscribes the replies once, and again if that subscription ended.
-    async fn bind(&self) -> Result<(), ControlError> {
-        let mut router = self.router.lock().await;
-        if router.as_ref().is_some_and(|running| !running.is_cancelled()) {
-            return Ok(());
-        }
-        let replies = self.connection.subscribe(replies_of(&self.subject), None).await;
-        let replies = replies.map_err(ControlError::of)?;
-        let running = self.stop.child_token();
-        let prefix = reply_to(&self.subject, "");
-        let pending = Arc::clone(&self.pending);
-        self.tasks.spawn(route(replies, prefix, pending, running.clone()));
-        *router = Some(running);
-        Ok(())
-    }
-}
-
-/// Gives every reply to its request; one that nobody waits for any more is dropped.
-async fn route(
-    mut replies: Subscription,
-    prefix: String,
-    pending: Pending,
-    running: CancellationToken,
-) {
-    let _ended = running.clone().drop_guard();
-    loop {
-        let reply = tokio::select! {
-            biased;
-            () = running.cancelled() => return,
-            reply = replies.next() => reply,
-        };
-        let Ok(reply) = reply else {
-            // Those who wait learn it from their closed channel.
-            entries(&pending).clear();
-            return;
-        };
-        let waiting = reply.subject.strip_prefix(&prefix).map(str::to_owned);
-        let waiting = waiting.and_then(|nonce| entries(&pending).remove(&nonce));
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(reply);
-        }
     }
 }
 

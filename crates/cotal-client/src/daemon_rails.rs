@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::control::{ControlError, Liveness, Rail};
 use crate::identity::Identity;
@@ -40,10 +39,9 @@ impl DaemonRails {
         identity: &Identity,
         within: Duration,
         stop: &CancellationToken,
-        tasks: &TaskTracker,
     ) -> Self {
         let (space, own) = (&identity.space, &identity.lifecycle.principal);
-        let rail = |subject| Rail::new(connection, subject, stop, tasks);
+        let rail = |subject| Rail::new(connection, subject, stop);
         let inner = Rails {
             control: rail(space.ctl(DELIVERY, own)),
             probe: rail(space.live(DELIVERY, own)),

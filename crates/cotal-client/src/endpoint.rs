@@ -120,7 +120,7 @@ impl Endpoint {
         let own = identity.lifecycle.principal.clone();
         let sink = Sink::new(own, messages_in, notices_in, stop.clone());
         let within = options.request_timeout;
-        let plane = DaemonRails::new(&connection, &identity, within, &stop, &tasks);
+        let plane = DaemonRails::new(&connection, &identity, within, &stop);
         let inner = Inner {
             missed: MissedPlane::new(&plane),
             recent: RecentSends::default(),

@@ -152,7 +152,7 @@ impl Endpoint {
         };
         match &backstop {
             Backstop::Unestablished(why) if why.is_retried() => {
-                self.pending_joins().insert(channel)
+                self.pending_joins().insert(channel);
             }
             _ => self.pending_joins().remove(channel),
         }

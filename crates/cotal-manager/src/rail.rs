@@ -5,16 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use cotal_nats::{
-    Bucket, Bytes, Connection, Denial, Entry, Listener, Message, NatsError, StatusCode,
-    Subscription,
-};
+use cotal_nats::{Bucket, Bytes, Connection, Entry, Message, NatsError, RailClient};
 use cotal_rules::cadence::{Cadence, Next};
 use cotal_wire::control::{Plane, PlaneReply, Reply, Request};
 use cotal_wire::envelope::From as Sender;
-use cotal_wire::names::{self, DELIVERY, DELIVERY_ADMIN, LEASE_KEY, replies_of, reply_to};
+use cotal_wire::names::{self, DELIVERY, DELIVERY_ADMIN, LEASE_KEY};
 use cotal_wire::rows::LeaseRow;
 use cotal_wire::{Principal, Space};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 
 use crate::error::{Doing, ManagerError};
@@ -156,13 +155,19 @@ impl Rail {
         let body = self.request(op, args)?;
         let longest = longest_attempt(wait);
         let mut cadence = Cadence::new(wait);
-        let mut attempts = None;
+        let client = RailClient::new(&self.connection, subject.clone());
+        let mut asked = FuturesUnordered::new();
+        let mut sent = 0;
         let (mut last, mut timed_out) = ("no attempt was answered".to_owned(), true);
         while let Next::Send { at, until } = cadence.next(started.elapsed()) {
             tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
             let within = until.saturating_sub(started.elapsed()).min(longest);
-            let asked = self.attempt(&mut attempts, &subject, body.clone());
-            let answer = match tokio::time::timeout(within, asked).await {
+            sent += 1;
+            let left = until.saturating_sub(started.elapsed());
+            let (newest, attempt) = (sent, client.ask(body.clone(), left));
+            asked.push(async move { (newest, attempt.await) });
+            let answer = match tokio::time::timeout(within, first_answer(&mut asked, newest)).await
+            {
                 Ok(Ok(reply)) => self.result(op, &reply),
                 Ok(Err(error)) => Err(error).doing(|| self.asking(op)),
                 Err(_) => {
@@ -173,7 +178,7 @@ impl Rail {
             match answer {
                 Err(error) if error.is_silence() || error.is_disconnected() => {
                     if error.is_disconnected() {
-                        attempts = None;
+                        asked.clear();
                     }
                     (last, timed_out) = (chain(&error), error.is_timeout());
                 }
@@ -184,32 +189,13 @@ impl Rail {
         Err(ManagerError::RailSilent { space, op, last, timed_out })
     }
 
-    /// Sends the request once more and waits for the answer to any attempt so far.
-    async fn attempt(
-        &self,
-        attempts: &mut Option<Attempts>,
-        subject: &str,
-        body: Bytes,
-    ) -> Result<Message, NatsError> {
-        let attempts = match attempts {
-            Some(attempts) => attempts,
-            None => attempts.insert(Attempts::new(&self.connection, subject).await?),
-        };
-        attempts.send(&self.connection, subject, body).await?;
-        attempts.answer(subject).await
-    }
-
     async fn ask(
         &self,
         subject: &str,
         body: Bytes,
         within: Duration,
     ) -> Result<Message, NatsError> {
-        let mut attempts = None;
-        let asked = self.attempt(&mut attempts, subject, body);
-        tokio::time::timeout(within, asked)
-            .await
-            .unwrap_or_else(|_| Err(NatsError::Timeout { what: subject.to_owned(), after: within }))
+        RailClient::new(&self.connection, subject.to_owned()).ask(body, within).await
     }
 
     fn request(&self, op: &str, args: Value) -> Result<Bytes, ManagerError> {
@@ -251,54 +237,21 @@ fn longest_attempt(wait: Duration) -> Duration {
     (wait / ATTEMPTS_AT_LEAST).clamp(SHORTEST_ATTEMPT, LONGEST_ATTEMPT)
 }
 
-/// One request that is sent as often as nobody answers it.
-struct Attempts {
-    replies: Subscription,
-    denials: Listener<Denial>,
-    /// Where each attempt awaits its answer; the cadence bounds their number.
-    sent: Vec<String>,
-}
-
-impl Attempts {
-    async fn new(connection: &Connection, subject: &str) -> Result<Self, NatsError> {
-        let replies = connection.subscribe(replies_of(subject), None).await?;
-        Ok(Self { replies, denials: connection.denials(), sent: Vec::new() })
-    }
-
-    async fn send(
-        &mut self,
-        connection: &Connection,
-        subject: &str,
-        body: Bytes,
-    ) -> Result<(), NatsError> {
-        let reply = reply_to(subject, &nonce()?);
-        self.sent.push(reply.clone());
-        connection.publish_with_reply(subject, reply, None, body).await
-    }
-
-    /// The first answer to any of them. That nobody listens counts for the newest alone: an
-    /// earlier one may still be answered by whoever listened then.
-    async fn answer(&mut self, subject: &str) -> Result<Message, NatsError> {
-        loop {
-            tokio::select! {
-                message = self.replies.next() => {
-                    let message = message?;
-                    let reply = message.subject.as_str();
-                    if !self.sent.iter().any(|sent| sent == reply) {
-                        continue;
-                    }
-                    if message.status != Some(StatusCode::NO_RESPONDERS) {
-                        return Ok(message);
-                    }
-                    if self.sent.last().is_some_and(|newest| newest == reply) {
-                        return Err(NatsError::NoResponders { subject: subject.to_owned() });
-                    }
-                }
-                Ok(denial) = self.denials.recv() => if denial.subject == subject {
-                    let (operation, subject) = (denial.operation, denial.subject);
-                    return Err(NatsError::Denied { operation, subject });
-                }
-            }
+/// The first answer to any attempt. That nobody listens counts for the newest alone: an earlier one
+/// may still be answered by whoever listened then.
+async fn first_answer<F>(
+    asked: &mut FuturesUnordered<F>,
+    newest: usize,
+) -> Result<Message, NatsError>
+where
+    F: Future<Output = (usize, Result<Message, NatsError>)>,
+{
+    loop {
+        match asked.next().await {
+            Some((attempt, Err(NatsError::NoResponders { .. }))) if attempt != newest => {}
+            Some((_, answer)) => return answer,
+            // The newest attempt is among them until it is answered.
+            None => std::future::pending().await,
         }
     }
 }
@@ -309,14 +262,4 @@ pub(crate) fn chain(error: &ManagerError) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
-}
-
-fn nonce() -> Result<String, NatsError> {
-    let mut random = [0; 26];
-    getrandom::fill(&mut random).map_err(|e| NatsError::Malformed {
-        what: "kernel randomness".to_owned(),
-        detail: e.to_string(),
-    })?;
-    // A uid's alphabet is one that a nonce may have.
-    Ok(cotal_wire::LifecycleUid::from_random(random).to_string())
 }

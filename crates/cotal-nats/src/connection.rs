@@ -505,6 +505,14 @@ fn redial_delay(hub: &Hub, attempts: usize) -> Duration {
     Duration::from_millis(2_u64.saturating_pow(exponent)).min(MAX_REDIAL_DELAY)
 }
 
+/// 128 random bits in hex.
+pub(crate) fn random_hex() -> Result<String, NatsError> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| NatsError::malformed("kernel randomness", e.to_string()))?;
+    Ok(data_encoding::HEXLOWER.encode(&bytes))
+}
+
 /// As long as an nkey, so that nothing downstream meets two kinds of ids.
 fn random_run() -> Result<String, NatsError> {
     let mut bytes = [0_u8; 8];

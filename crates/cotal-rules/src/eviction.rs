@@ -76,7 +76,7 @@ pub enum Incomplete {
         offset: u64,
     },
     /// Connections closed faster than they could be counted.
-    #[error("the connections of server {0} changed while they were counted")]
+    #[error("the connections of server {0} changed too fast to be counted")]
     Changed(String),
 }
 

@@ -1,6 +1,6 @@
-//! Unread copies that a store's cap discards: counted, and reported once per member and episode.
+//! Unread copies that DLV's cap discards: counted, and reported once per member and episode.
 //!
-//! A store keeps [`PER_SUBJECT`] messages for a member and discards the oldest. That is a miss only
+//! DLV keeps [`PER_SUBJECT`] messages for a member and discards the oldest. That is a miss only
 //! if the member has not read the message, which the broker never tells. It is inferred from how
 //! much was unread at the last check, how much was stored since, and how much was acked since:
 //! whatever is stored and not acked, and does not fit, was discarded unread.
@@ -14,9 +14,10 @@
 //!   that was delivered, not acked, and then discarded.
 //! - Once a check finds room, everything stored before it counts as read. If a member reads below
 //!   the cap between two checks, copies discarded in that time are counted only in part.
-//! - A look may include copies that the meter counts only later. So what it proves is used at the
-//!   next check, less what was counted in between; this relies on every stored copy being counted
-//!   before the next check. A member that never moved needs no such proof.
+//! - A look (a member's consumer info) may include copies that the meter counts only later. So what
+//!   it proves is used at the next check, less what was counted in between; this relies on every
+//!   stored copy being counted before the next check. A member that never moved needs no such
+//!   proof.
 //!
 //! Copies that a recall deletes are not missed. The meter is told of those that were never
 //! delivered; the broker treats the others as acked, which a look shows.

@@ -52,7 +52,7 @@ pub fn retry_delay(attempt: u64) -> Duration {
     })
 }
 
-/// The same for sums with Unix milliseconds.
+/// The same in milliseconds, to be added to Unix milliseconds.
 fn retry_delay_ms(attempt: u64) -> i64 {
     i64::try_from(retry_delay(attempt).as_millis()).unwrap_or(i64::MAX)
 }

@@ -3,8 +3,8 @@
 //! The broker redelivers a pulled message only after its ack wait, a minute. After a crash or a
 //! dropped connection nobody processes the messages that were pulled, and while another process's
 //! old pulls still take messages, nobody processes those. So this task shortens the ack wait for a
-//! few seconds: at the start, after each drop, and repeatedly while progress is not proven. A
-//! message that is processed twice because of that does no harm, because message ids make it one.
+//! few seconds: at the start, after each drop, and repeatedly while progress is not proven. If a
+//! message is processed twice because of that, its message id makes the second copy harmless.
 
 use std::time::Duration;
 

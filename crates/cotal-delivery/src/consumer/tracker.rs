@@ -112,7 +112,7 @@ impl Tracker {
         match answer {
             Ok(info) => self.progress.looked(ticket, look_of(&info), last),
             Err(error) => {
-                debug!(stream = self.stream, %error, "the consumer's progress could not be read")
+                debug!(stream = self.stream, %error, "the consumer's progress could not be read");
             }
         }
         self.tell();

@@ -225,7 +225,7 @@ impl AdminApi {
         let Components { pipeline, sidecars, .. } = &*self.components;
         let Sidecars { timers, feed, lease } = sidecars;
         let parts = [lease, timers, &feed.health].into_iter().filter_map(Health::down);
-        // What the broker answered to the last write: whether it stores is only shown by storing.
+        // The broker's answer to each writer's last write: only a write shows whether it stores.
         let stores =
             [("the copies into INBOX", &pipeline.inbox), ("the hand-off into DLV", &pipeline.dlv)];
         let stores = stores.into_iter().filter_map(|(what, writer)| {

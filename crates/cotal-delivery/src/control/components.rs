@@ -1,4 +1,4 @@
-//! The components that the services ask.
+//! The components that the services use.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct Sidecars {
     pub(crate) lease: Health,
 }
 
-/// The components that the services ask.
+/// The components that the services use.
 pub(crate) struct Components {
     pub(crate) registry: Arc<Registry>,
     pub(crate) requests: Arc<RequestKeeper>,

@@ -41,7 +41,7 @@ pub(crate) struct Rail {
     moving: watch::Receiver<bool>,
 }
 
-/// A request of an authenticated caller: its subject is read, its body is not yet.
+/// A request of an authenticated caller. Its subject is parsed, its body is not yet.
 pub(crate) struct Call {
     pub(crate) caller: Principal,
     pub(crate) reply_to: Subject,
@@ -49,7 +49,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Reads the body, or says why it is refused.
+    /// Parses the body; returns the refusal if it is not acceptable.
     pub(crate) fn request(&self) -> Result<Request, Reply> {
         let request = Request::parse(&self.body).map_err(|e| Reply::refused(Code::Invalid, e))?;
         if request.from.id != self.caller.as_str() {
@@ -132,7 +132,7 @@ impl Rail {
         forwarded || is_own_reply(subject, reply)
     }
 
-    /// The request, while the daemon serves; else why it is refused.
+    /// The request, while the daemon serves; otherwise the refusal.
     pub(crate) fn while_serving(&self, request: Request) -> Result<Request, Reply> {
         if self.gate.is_open() {
             return Ok(request);
@@ -221,7 +221,7 @@ pub(crate) async fn serve<S: Service>(
 }
 
 /// Like [`serve`], but each caller's requests are processed one at a time, in the order in which
-/// they arrived: a leave after a join ends that join. So a caller takes only one of the
+/// they arrived, so a leave after a join ends that join. A caller takes only one of the
 /// [`CALLS_AT_ONCE`] places, however many requests it has queued.
 pub(crate) async fn serve_in_order<S: Service>(
     service: Arc<S>,

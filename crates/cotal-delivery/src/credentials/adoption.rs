@@ -185,7 +185,7 @@ impl Renewal {
         let fingerprint = self.held.lock().await.fingerprint();
         match moved {
             Ok(()) => {
-                info!(space = %self.space, fingerprint, "reconnected with a renewed credential")
+                info!(space = %self.space, fingerprint, "reconnected with a renewed credential");
             }
             Err(error) => {
                 warn!(space = %self.space, %error, "could not reconnect with the renewed credential yet; retrying");

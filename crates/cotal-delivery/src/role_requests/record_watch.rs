@@ -51,7 +51,7 @@ impl RequestKeeper {
         records.garbled.fetch_add(1, Ordering::Relaxed);
         error!(
             space = %self.space, seq, revision, why,
-            "a request record is garbled; the last valid one stands"
+            "a request record is garbled; the last valid one stays in force"
         );
         let _turn = self.turn(seq).await;
         let repaired = async {

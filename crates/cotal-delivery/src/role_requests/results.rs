@@ -63,7 +63,7 @@ impl RequestKeeper {
                 FinishStep::Write(write) => {
                     match self.records.write(&write, looked.found.garbage()).await {
                         Ok(_) => {
-                            info!(space = %self.space, seq, %holder, ?outcome, "a request has a result");
+                            info!(space = %self.space, seq, %holder, ?outcome, "a request's result was recorded");
                             return Ok(None);
                         }
                         Err(error) if error.is_conflict() => {}

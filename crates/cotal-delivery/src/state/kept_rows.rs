@@ -94,7 +94,7 @@ impl KeptRows {
         match self.dead.put(&name, text.into()).await {
             Ok(_) => drop(self.known().insert(at, Kept { name, row })),
             Err(error) => {
-                warn!(key, %error, "could not keep a copy of a row outside its bucket yet")
+                warn!(key, %error, "could not keep a copy of a row outside its bucket yet");
             }
         }
     }

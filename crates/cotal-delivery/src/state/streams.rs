@@ -132,7 +132,7 @@ impl Streams {
                     }
                     // The watchdog handles a broker that is away.
                     Err(failed) => {
-                        debug!(stream = known.stream, %failed, "could not check a stream")
+                        debug!(stream = known.stream, %failed, "could not check a stream");
                     }
                 }
             }

@@ -144,7 +144,7 @@ struct State {
     directory: Directory,
     /// The highest post planned so far; it changes only while the directory cannot.
     routed: AtomicU64,
-    /// When presence that is not fresh was forgotten last.
+    /// When expired presence was last removed.
     presence_expired: Option<Instant>,
 }
 
@@ -400,7 +400,7 @@ impl View {
     /// A value that cannot be parsed is neither a row nor a deletion: the last valid row stays in
     /// force. If memory has none, the bucket's history may have one.
     async fn recover(&self, feed: Feed, key: &str, revision: u64, why: &str) {
-        error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stands");
+        error!(space = %self.space, ?feed, revision, why, "a row is garbled; the last valid one stays in force");
         if feed == Feed::Presence {
             return;
         }
@@ -488,7 +488,7 @@ impl View {
             }
             Err(error) if error.is_conflict() => {}
             Err(error) => {
-                warn!(space = %self.space, %error, "could not repair a garbled member row")
+                warn!(space = %self.space, %error, "could not repair a garbled member row");
             }
         }
     }

@@ -190,10 +190,10 @@ impl TimerWriter {
         match &armed {
             Ok(ArmOutcome::Armed) => add(&self.counters.armed_timers, 1),
             Ok(outcome) => {
-                debug!(%space, %timer, generation, ?outcome, "a timer request needs no new schedule")
+                debug!(%space, %timer, generation, ?outcome, "a timer request needs no new schedule");
             }
             Err(error) => {
-                warn!(%space, %timer, generation, %error, "a timer could not be armed yet; retrying")
+                warn!(%space, %timer, generation, %error, "a timer could not be armed yet; retrying");
             }
         }
         for delivery in deliveries {

@@ -216,7 +216,7 @@ impl Renewer {
             let (space, name) = (self.space(), kind.name());
             match &outcome {
                 RenewalOutcome::Adopted => {
-                    info!(%space, name, fingerprint, "the credential is adopted")
+                    info!(%space, name, fingerprint, "the credential is adopted");
                 }
                 other => info!(%space, name, fingerprint, outcome = ?other, "not adopted"),
             }

@@ -9,7 +9,7 @@ use super::{Acl, Applied, Config, Directory, GarbledMember, Membership};
 /// The report of a garbled value. A lifecycle's uid is a capability, so `what` must not contain it.
 fn report(what: &str, revision: u64, error: &RowError) -> Applied {
     Applied::Garbled(format!(
-        "{what} at revision {revision} is garbled ({error}); the last valid row stands"
+        "{what} at revision {revision} is garbled ({error}); the last valid row stays in force"
     ))
 }
 
@@ -164,8 +164,8 @@ impl Directory {
         }
         self.garbled_acls.count();
         Applied::Garbled(format!(
-            "the ACL row of {} at revision {revision} would bring a retired lifecycle back; the \
-             tombstone stands",
+            "the ACL row of {} at revision {revision} would revive a retired lifecycle; the \
+             tombstone stays in force",
             member.principal
         ))
     }

@@ -50,7 +50,7 @@ pub struct Reading {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
     /// The key is not as the write expected: it exists, or has another revision.
-    #[error("it changed in between")]
+    #[error("the key changed in between")]
     Conflict,
     /// The credential does not permit it; the text names subject and operation (LSE-4).
     #[error("{0}")]

@@ -145,9 +145,9 @@ struct NarrowArgs {
 /// Ends an agent's lifecycle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The row is narrowed, the key revoked, every connection proven gone, then rows, consumers and the
-credential are deleted. Run again after a failure, it continues; the name is held until all is
-proven, then free for a successor that inherits nothing.
+The agent may read nothing any more, its key is revoked, and every connection of it is proven
+gone; then its memberships, its inbox and its credential are deleted. Run again after a failure, it
+continues; the name is held until all is proven, then free for a successor that inherits nothing.
 
 Example:
   cotal agent retire bob")]

@@ -93,7 +93,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         match read? {
             Read::Done(exit) => return Ok(exit),
             Read::Replaced => {
-                ctx.out.note("the credential's file was replaced: connecting with it")
+                ctx.out.note("the credential's file was replaced: connecting with it");
             }
         }
     }
@@ -121,7 +121,7 @@ struct Reader<'a> {
     printed: u64,
     /// What is shown and not acknowledged; closing the endpoint gives it back. The broker hands out
     /// 1,000 at most.
-    peeked: Vec<Box<Incoming>>,
+    peeked: Vec<Incoming>,
     began: Instant,
 }
 
@@ -148,7 +148,7 @@ impl Reader<'_> {
                         return Err(unprinted);
                     }
                     if self.args.peek {
-                        self.peeked.push(incoming);
+                        self.peeked.push(*incoming);
                     } else {
                         incoming.ack_confirmed().await?;
                     }

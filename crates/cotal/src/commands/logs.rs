@@ -69,16 +69,18 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     for line in &lines[lines.len().saturating_sub(args.lines)..] {
         ctx.out.data(plain_lines(line))?;
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(Exit::Ok);
+    }
+    loop {
         tokio::select! {
             () = sleep(LOG_POLL_EVERY) => {}
-            _ = signalled(&mut interrupt, &mut terminate) => break,
+            _ = signalled(&mut interrupt, &mut terminate) => return Ok(Exit::Ok),
         }
         for line in log.rest()?.lines() {
             ctx.out.data(plain_lines(line))?;
         }
     }
-    Ok(Exit::Ok)
 }
 
 /// A log and how far it was read.

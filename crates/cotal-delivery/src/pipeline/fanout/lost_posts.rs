@@ -31,7 +31,7 @@ pub(crate) struct LostPosts {
     reporter: Reporter,
     counters: Arc<Counters>,
     arrivals: Arrivals,
-    /// LostPost, but their sender is not known yet.
+    /// Found, but their sender is not known yet.
     lost: Lost,
     /// At most one request to CHAT, and notices that are being sent.
     running: JoinSet<LostPost>,

@@ -290,7 +290,11 @@ impl Fanout {
             return;
         }
         for delivery in self.ready.iter().map(|post| &post.delivery).chain(&self.failed) {
-            log_failure(&self.parts.space, "extend a post", delivery.progress().await);
+            log_failure(
+                &self.parts.space,
+                "extend the ack wait of a post",
+                delivery.progress().await,
+            );
         }
     }
 
@@ -335,7 +339,7 @@ async fn check(
                 Err(error) => {
                     warn!(%space, %error, "posts wait: the view is not current");
                     for post in &posts {
-                        log_failure(&space, "extend a post", post.delivery.progress().await);
+                        log_failure(&space, "extend the ack wait of a post", post.delivery.progress().await);
                     }
                 }
             },

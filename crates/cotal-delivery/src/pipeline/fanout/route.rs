@@ -138,7 +138,7 @@ async fn finish(delivery: Delivery, copies: usize, mut ticket: Ticket) -> Routed
             outcome = &mut ticket => return Routed { delivery, copies, outcome },
             () = tokio::time::sleep(EXTEND_EVERY) => {
                 if let Err(error) = delivery.progress().await {
-                    debug!(%error, "a post could not be extended");
+                    debug!(%error, "the ack wait of a post could not be extended");
                 }
             }
         }

@@ -69,11 +69,11 @@ impl Trimmer {
                 self.is_denied = true;
                 warn!(
                     space = %self.space, %error,
-                    "CHAT is not trimmed: the credential does not allow it; renewing the credential helps"
+                    "CHAT is not trimmed until the credential is renewed: this one does not allow purges"
                 );
             }
             Err(error) => {
-                debug!(space = %self.space, %error, "routed posts could not be trimmed; retrying later")
+                debug!(space = %self.space, %error, "routed posts could not be trimmed; retrying later");
             }
         }
     }

@@ -223,7 +223,7 @@ impl Retrier {
             };
             match cleared {
                 Ok(_) => {
-                    warn!(space = %self.space, seq, "a dead row that could not be parsed was cleared")
+                    warn!(space = %self.space, seq, "a dead row that could not be parsed was cleared");
                 }
                 // The watch shows the value that has replaced it.
                 Err(error) if error.is_conflict() => {}

@@ -1,4 +1,4 @@
-//! The dead bucket, written: the row of each entry that leaves the reader.
+//! Writes the dead bucket: the row of each entry that leaves the reader.
 
 use cotal_nats::{Bucket as Kv, Connection, NatsError, to_json};
 use cotal_wire::envelope::InboxEntry;

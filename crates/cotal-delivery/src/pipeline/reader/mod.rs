@@ -384,7 +384,7 @@ async fn check(
                     warn!(%space, %error, "entries wait: the view is not current");
                     for read in &batch {
                         let extended = read.delivery.progress().await;
-                        log_failure(&space, "extend an entry", extended);
+                        log_failure(&space, "extend the ack wait of an entry", extended);
                     }
                 }
             },

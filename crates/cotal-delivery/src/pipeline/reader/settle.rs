@@ -89,7 +89,11 @@ impl Reader {
             if !self.parts.gate.is_open() {
                 return;
             }
-            log_failure(&self.parts.space, "extend an entry", read.delivery.progress().await);
+            log_failure(
+                &self.parts.space,
+                "extend the ack wait of an entry",
+                read.delivery.progress().await,
+            );
         }
     }
 

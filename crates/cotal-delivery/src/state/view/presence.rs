@@ -10,12 +10,11 @@ use tracing::warn;
 use super::{Feed, Progress, State, View, ViewError};
 use crate::clock::now_ms;
 
-/// How often presence that is not fresh is forgotten: it decides nothing, so this bounds memory
-/// alone.
+/// How often expired presence is removed. It decides nothing, so this only bounds memory.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 
 impl State {
-    /// Forgets the presence of those who are gone: an expired row is told by no event.
+    /// Removes expired presence, because no event tells that a row has expired.
     pub(super) fn expire_presence(&mut self) {
         let now = Instant::now();
         if self.presence_expired.is_none_or(|last| now.duration_since(last) >= EXPIRE_EVERY) {

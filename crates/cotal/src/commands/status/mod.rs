@@ -252,7 +252,7 @@ fn print_counters(counters: &DeliveryStatus, ctx: &Context) -> anyhow::Result<()
     }
     for miss in &counters.missed {
         out.data(format_args!(
-            "missed    {}: {} unread copies were evicted by the cap",
+            "missed    {}: {} unread posts were lost, because more waited than are kept",
             miss.member, miss.missed
         ))?;
     }

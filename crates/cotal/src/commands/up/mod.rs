@@ -273,7 +273,7 @@ impl Up<'_> {
         for (stream, changes) in &done.repaired {
             for change in changes {
                 let (field, from, to) = (change.field, &change.from, &change.to);
-                out.warn(format!("{stream}: {field} was {from}, the wire demands {to}: repaired"));
+                out.warn(format!("{stream}: {field} was {from}, it must be {to}: repaired"));
             }
         }
         match done.created.len() {
