@@ -104,7 +104,7 @@ pub struct Jwt {
 pub struct Tls {
     /// The certificate chain.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: PathBuf,
     /// When set, clients must present a certificate that this authority signed.
     pub client_ca: Option<PathBuf>,

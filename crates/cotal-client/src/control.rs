@@ -58,7 +58,7 @@ pub enum ControlError {
     #[error("the endpoint was closed before the reply; the operation may have run")]
     Stopped,
     /// The reply is not one.
-    #[error("the daemon's reply does not read: {0}")]
+    #[error("the daemon's reply cannot be parsed: {0}")]
     Malformed(String),
     /// The request could not be sent.
     #[error("the control request could not be sent")]

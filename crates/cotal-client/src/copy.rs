@@ -28,17 +28,17 @@ pub(crate) struct Copy {
 /// Why a copy is not surfaced.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Rejected {
-    #[error("the subject {0} is not one of a message to this agent")]
+    #[error("the subject {0} is not one on which this agent gets messages")]
     Subject(String),
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
-    #[error("the sender {0:?} is no principal of a deployment")]
+    #[error("the sender {0:?} is not a principal")]
     Sender(String),
     #[error("the message does not say which channel it was posted on")]
     NoChannel,
-    #[error("a direct message that names a channel or a role is none")]
+    #[error("a direct message must not name a channel or a role")]
     NotDirect,
-    #[error("a role request that names a channel or a recipient is none")]
+    #[error("a role request must not name a channel or a recipient")]
     NotRequest,
 }
 

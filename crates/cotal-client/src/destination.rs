@@ -9,7 +9,7 @@ use cotal_wire::Channel;
 pub enum Destination {
     /// A channel.
     Channel {
-        /// Which.
+        /// The kind of credential.
         channel: Channel,
         /// Its number in the channel stream, where the copy tells it.
         seq: Option<u64>,

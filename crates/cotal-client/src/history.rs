@@ -36,7 +36,7 @@ const OTHER_READER_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// The channel's replay window does not read.
+    /// The channel's replay window cannot be parsed.
     #[error("the replay window {0:?} is not one: write for example 24h")]
     Window(String),
     /// The broker stopped answering.

@@ -28,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The credential has no role, so there are no requests to hold.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} has no role: provision an agent with one to work requests off")]
+#[error("{0} has no role: provision an agent with one to process requests")]
 pub struct NoRole(pub Principal);
 
 /// A request that this agent has taken. It ends with an answer for its sender

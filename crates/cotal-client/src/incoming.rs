@@ -25,10 +25,10 @@ pub enum Event {
 #[non_exhaustive]
 pub enum AckError {
     /// The endpoint was closed before; the message was given back and comes again.
-    #[error("the endpoint was closed before the ack: the message comes again")]
+    #[error("the endpoint was closed before the ack: the message will be redelivered")]
     Closed,
     /// The broker connection did not take it; the message comes again.
-    #[error("the ack did not reach the broker: the message comes again")]
+    #[error("the ack did not reach the broker: the message will be redelivered")]
     Nats(#[source] NatsError),
 }
 

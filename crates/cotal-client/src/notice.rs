@@ -201,7 +201,7 @@ impl fmt::Display for Notice {
                 write!(f, "requests to {role} wait on the queue in space {space}: {why}")
             }
             Self::RequestsServed { role, space } => {
-                write!(f, "requests to {role} are worked off again in space {space}")
+                write!(f, "requests to {role} are processed again in space {space}")
             }
             Self::Rejected { found_in, reason } => {
                 write!(f, "a message in {found_in} was not accepted: {reason}")
@@ -213,9 +213,9 @@ impl fmt::Display for Notice {
                 write!(f, "the history of {channel} could not be read: {reason}")
             }
             Self::PresenceUnwritten { reason } => {
-                write!(f, "others do not see this agent as present: {reason}")
+                write!(f, "other agents do not see this agent as online: {reason}")
             }
-            Self::Disconnected => f.write_str("the broker connection dropped, dialling again"),
+            Self::Disconnected => f.write_str("the broker connection dropped; reconnecting"),
             Self::Reconnected => f.write_str("the broker connection is back"),
             Self::CredentialRefused { reason } => {
                 write!(f, "the broker does not accept the credential: {reason}")

@@ -27,13 +27,13 @@ const LONGEST_STATUS_POLL: Duration = Duration::from_secs(2);
 pub enum ResultError {
     /// The daemon did not record it: it does not answer, or the result is too large. The request
     /// comes again, to some holder, once its ack wait is over.
-    #[error("the result of the request is not recorded, the request comes again")]
+    #[error("the result of the request is not recorded; the request will be redelivered")]
     Control(#[source] ControlError),
     /// The request is not this holder's any more: it moved on, and the result is dropped.
-    #[error("the request is not this holder's any more, its result is dropped")]
+    #[error("another holder has the request now, so this result is dropped")]
     NotHeld,
     /// The result is recorded, and the request did not leave the queue yet. The daemon removes it.
-    #[error("the result is recorded, the request leaves the queue later")]
+    #[error("the result is recorded; the request will leave the queue later")]
     Ack(#[source] AckError),
 }
 
@@ -145,13 +145,13 @@ pub enum WaitError {
         state: Box<RequestState>,
     },
     /// Its sender took it back.
-    #[error("request {0} was taken back: it gets no result")]
+    #[error("request {0} was cancelled: it gets no result")]
     Cancelled(u64),
     /// The agent has no such request, or it left the queue over a day ago.
     #[error("this agent has no request {0}")]
     Unknown(u64),
     /// The daemon did not answer, or refused. The result may be there.
-    #[error("where request {seq} stands is not known")]
+    #[error("the state of request {seq} is not known")]
     Control {
         /// The request.
         seq: u64,

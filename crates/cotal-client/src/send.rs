@@ -103,7 +103,7 @@ pub enum SendError {
     NotConnected,
     /// The id cannot be one; nothing was sent.
     #[error(
-        "{id:?} is no id of a message: take 1 to {MAX_ID} bytes without spaces and control characters"
+        "{id:?} is not a message id: use 1 to {MAX_ID} bytes without spaces and control characters"
     )]
     Id {
         /// The id, cut to its beginning.

@@ -25,7 +25,7 @@ pub enum Replay {
     All,
     /// What is not older.
     Last(Duration),
-    /// None, because the window does not read.
+    /// None, because the window cannot be parsed.
     Unreadable(String),
 }
 

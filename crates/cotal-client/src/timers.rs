@@ -199,7 +199,7 @@ impl Timers {
                 }
                 None => {
                     // Whoever can make the broker answer can aim the answer here (`wire.md` §8).
-                    warn!(subject = %delivery.subject, "what no schedule fired is dropped");
+                    warn!(subject = %delivery.subject, "dropped a message that no schedule fired");
                     delivery.term().await?;
                 }
             }

@@ -288,7 +288,7 @@ fn is_rejected(error: &ManagerError) -> bool {
 /// A root whose keys are gone is no new root: making others in silence would leave every agent,
 /// and all that is stored, behind.
 fn refuse_lost_trust(root: &Root, space: &Space) -> Result<(), ManagerError> {
-    // A mesh.json that does not read is told by whoever needs it.
+    // A mesh.json that cannot be parsed is told by whoever needs it.
     let mesh = MeshFile::load(root).ok().flatten().filter(|mesh| mesh.mode == Mode::Auth);
     let witness = match &mesh {
         Some(_) => root.mesh_file(),

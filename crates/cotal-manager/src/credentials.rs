@@ -32,7 +32,7 @@ pub enum Reason {
     /// There was none.
     #[error("there was none")]
     Missing,
-    /// What was there does not read, or is not what was signed.
+    /// What was there cannot be parsed, or is not what was signed.
     #[error("the old one was damaged")]
     Damaged,
     /// What was there belongs to another account.
@@ -52,7 +52,7 @@ pub enum Reason {
 /// A credential that was minted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewed {
-    /// Which.
+    /// The kind of credential.
     pub kind: SecretKind,
     /// Why.
     pub reason: Reason,

@@ -46,13 +46,13 @@ pub enum ManagerError {
     /// A credential could not be minted.
     #[error(transparent)]
     Mint(#[from] MintError),
-    /// A credential that was just minted does not read; the product is at fault.
-    #[error("a freshly minted credential does not read: {0}")]
+    /// A credential that was just minted cannot be parsed; the product is at fault.
+    #[error("a freshly minted credential cannot be parsed: {0}")]
     Minted(#[from] cotal_nats::CredsError),
     /// A stored credential could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A stored credential does not read.
+    /// A stored credential cannot be parsed.
     #[error(
         "the credential of {principal} is damaged: {source}; retire the agent and add it again"
     )]
@@ -75,7 +75,7 @@ pub enum ManagerError {
     #[error("{0:?} cannot be an agent's name: use letters, digits and _, at most 128 of them")]
     Name(String),
     /// Another agent is called the same.
-    #[error("the name {name:?} is already borne by {holder}: choose another")]
+    #[error("the name {name:?} is already taken by {holder}: choose another")]
     NameTaken {
         /// The name asked for.
         name: String,
@@ -104,9 +104,9 @@ pub enum ManagerError {
          it is provisioned again"
     )]
     GarbledRow(Principal),
-    /// The record of an interrupted provisioning does not read.
+    /// The record of an interrupted provisioning cannot be parsed.
     #[error(
-        "{path} does not read: {problem}; remove it, and the provisioning begins anew",
+        "{path} cannot be parsed: {problem}; remove it, and provisioning starts over",
         path = path.display()
     )]
     PendingRecord {
@@ -116,7 +116,7 @@ pub enum ManagerError {
         problem: String,
     },
     /// The kernel gave no randomness.
-    #[error("the kernel gave no randomness: {0}")]
+    #[error("the kernel returned no random bytes: {0}")]
     Randomness(String),
     /// A row could not be encoded.
     #[error("cannot encode a row: {0}")]

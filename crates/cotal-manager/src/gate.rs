@@ -1,7 +1,7 @@
 //! The registration gate of a space: while it is frozen no agent is provisioned (ADM-6).
 //!
 //! Invariant: it is shut on the disk before the first eviction of a predecessor, and opens only
-//! once every holder is verified gone. A record that does not read counts as frozen.
+//! once every holder is verified gone. A record that cannot be parsed counts as frozen.
 
 use std::path::PathBuf;
 

@@ -70,7 +70,7 @@ impl Rail {
             Ok(reply) => match serde_json::from_slice::<PlaneReply>(&reply.payload) {
                 Ok(PlaneReply { state: Plane::Bound }) => Liveness::Bound,
                 Ok(_) => Liveness::Quiet,
-                Err(error) => Liveness::Unknown(format!("its answer does not read: {error}")),
+                Err(error) => Liveness::Unknown(format!("its answer cannot be parsed: {error}")),
             },
             Err(NatsError::NoResponders { .. }) => Liveness::Unbound,
             Err(error @ NatsError::Denied { .. }) => Liveness::Denied(error.to_string()),
@@ -113,7 +113,7 @@ impl Rail {
     /// Sends an administrative request (the supervisor's office) and returns its result.
     ///
     /// # Errors
-    /// When nobody answers, the answer does not read, or it is a refusal.
+    /// When nobody answers, the answer cannot be parsed, or it is a refusal.
     pub async fn admin(&self, op: &str, args: Value) -> Result<Value, ManagerError> {
         let subject = self.space.ctl(DELIVERY_ADMIN, &self.own);
         let body = self.request(op, args)?;

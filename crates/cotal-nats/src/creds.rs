@@ -18,7 +18,7 @@ const MIN_LIFE_SECS: u64 = 2;
 /// Why creds cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CredsError {
-    /// The file or the JWT in it does not read.
+    /// The file or the JWT in it cannot be parsed.
     #[error(transparent)]
     Form(#[from] cotal_wire::creds::CredsError),
     /// The seed is not a user seed.

@@ -123,7 +123,7 @@ pub enum NatsError {
     #[error("the broker connection is closed")]
     Closed,
     /// Whoever asked for the write may not write any more.
-    #[error("{what} is withheld: this process may not write any more")]
+    #[error("{what} was not sent: this process may not write any more")]
     Withheld {
         /// What was to be written.
         what: String,

@@ -86,7 +86,7 @@ impl EntryOperation {
 /// One revision of a row.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its key.
+    /// The private key of the certificate.
     pub key: Key,
     /// Its value; empty for a marker.
     pub value: Bytes,

@@ -72,7 +72,7 @@ pub enum RemovalReason {
 pub enum WatchEvent {
     /// A row has this value now.
     Put {
-        /// Its key.
+        /// The private key of the certificate.
         key: Key,
         /// Its value, a slice of the read buffer.
         value: Bytes,
@@ -81,7 +81,7 @@ pub enum WatchEvent {
     },
     /// A row is gone.
     Delete {
-        /// Its key.
+        /// The private key of the certificate.
         key: Key,
         /// The marker's revision.
         revision: u64,

@@ -28,7 +28,7 @@ impl AccountKeys {
     }
 
     pub(crate) fn from_seed(name: impl Into<String>, seed: &str) -> Result<Self, String> {
-        let pair = KeyPair::from_seed(seed).map_err(|_| "its seed does not read".to_owned())?;
+        let pair = KeyPair::from_seed(seed).map_err(|_| "its seed cannot be parsed".to_owned())?;
         if pair.key_pair_type() != KeyPairType::Account {
             return Err("its seed is not an account's".to_owned());
         }

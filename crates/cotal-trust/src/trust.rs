@@ -271,7 +271,7 @@ fn operator(root: &Root) -> Result<KeyPair, TrustError> {
     let path = root.operator_seed();
     let seed = files::read(&path)?.ok_or_else(|| TrustError::NoOperator(path.clone()))?;
     let pair = KeyPair::from_seed(seed.trim())
-        .map_err(|_| malformed(&path)("the seed does not read".to_owned()))?;
+        .map_err(|_| malformed(&path)("the seed cannot be parsed".to_owned()))?;
     if pair.key_pair_type() != KeyPairType::Operator {
         return Err(malformed(&path)("the seed is not an operator's".to_owned()));
     }

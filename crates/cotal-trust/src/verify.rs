@@ -11,7 +11,7 @@ use crate::user::UserKey;
 /// Why a stored text is no credential of an account.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitError {
-    /// It does not read.
+    /// It cannot be parsed.
     #[error(transparent)]
     Shape(#[from] CredsError),
     /// Something of the JWT is not what was signed.
@@ -33,7 +33,7 @@ pub enum UnfitError {
 /// An account has no signing keys besides its own (see [`AccountKeys`]), so no other is accepted.
 ///
 /// # Errors
-/// When the text does not read, its signature does not verify, another account signed it, or its
+/// When the text cannot be parsed, its signature does not verify, another account signed it, or its
 /// seed is another user's.
 pub fn read_creds(text: &str, account: &AccountKeys) -> Result<Creds, UnfitError> {
     let creds = Creds::parse(text)?;
@@ -118,7 +118,7 @@ mod tests {
             move |part: &str| rewritten(part, |claims| claims[key] = to)
         };
         let seed = seed.as_str();
-        let (form, changed) = ("does not read", "signature does not fit");
+        let (form, changed) = ("cannot be parsed", "signature does not fit");
         let cases = [
             ("header damaged", with(&jwt, 0, flip), seed, form),
             ("header written otherwise", with(&jwt, 0, set("x", json!(1))), seed, changed),

@@ -473,7 +473,7 @@ pub struct WaitingEntries {
 /// A component beside delivery that does not run now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Down {
-    /// Which.
+    /// The kind of credential.
     pub component: String,
     /// Why.
     pub reason: String,

@@ -25,8 +25,8 @@ pub enum CredsError {
     /// A block of the file is missing or cut.
     #[error("the credential has no complete {0} block; was it cut short?")]
     Block(&'static str),
-    /// The JWT does not read.
-    #[error("the credential's JWT does not read: {0}")]
+    /// The JWT cannot be parsed.
+    #[error("the credential's JWT cannot be parsed: {0}")]
     Jwt(String),
     /// The file is larger than any credential.
     #[error("the credential is larger than {MAX_CREDS} bytes")]

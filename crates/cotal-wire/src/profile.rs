@@ -20,7 +20,7 @@ pub struct AgentGrant {
     pub read: Vec<ChannelPattern>,
     /// Channels it may post on.
     pub post: Vec<ChannelPattern>,
-    /// The role whose requests it works off.
+    /// The role whose requests it processes.
     pub role: Option<Role>,
 }
 

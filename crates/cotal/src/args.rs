@@ -53,7 +53,7 @@ pub struct MeshArgs {
     pub server: Option<String>,
 }
 
-/// How long credentials live that are minted or renewed; for drills and tests.
+/// How long minted and renewed credentials live; for trying renewal out, and for tests.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct LifetimeArg {
     /// Seconds that the daemon's and the manager's credentials live, instead of a day.
@@ -77,7 +77,7 @@ pub struct JsonArg {
 
 /// Reads a span such as `24h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text} is no span: give a number and ms, s, m, h or d");
+    let wrong = || format!("{text} is not a duration: give a number and ms, s, m, h or d");
     cotal_wire::rows::span(text).ok_or_else(wrong)
 }
 
@@ -86,7 +86,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub fn space(text: &str) -> Result<Space, String> {
     let is_path = text.contains(['/', '\\']) || text.starts_with('.');
     if is_path || !text.contains(|c: char| c.is_ascii_alphanumeric()) {
-        return Err("a space has a name of letters, digits, _ and -, and this is none".to_owned());
+        return Err("a space's name has letters, digits, _ and - only".to_owned());
     }
     Space::from_name(text).map_err(|e| e.to_string())
 }

@@ -8,7 +8,7 @@ use crate::args::Global;
 use crate::commands;
 use crate::exit::Exit;
 
-/// Cotal: a mesh in which a post reaches the members who were away.
+/// Cotal: a mesh in which a post also reaches members that were offline.
 #[derive(Debug, Parser)]
 #[command(
     name = "cotal",
@@ -27,7 +27,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Bring the mesh of this root up, or complete what is missing of it.
+    /// Start the mesh of this root, or whatever of it is missing.
     Up(commands::up::Args),
     /// Stop the daemon and the broker of this root.
     Down(commands::down::Args),
@@ -37,9 +37,9 @@ pub enum Command {
     Host(commands::host::Args),
     /// Mint one credential that a delivery host runs on.
     Mint(commands::mint::Args),
-    /// Run the manager of a space: it renews what the daemon runs on.
+    /// Run the manager of a space, which renews the daemon's credentials.
     Manage(commands::manage::Args),
-    /// Show what runs, who is there and what was missed.
+    /// Show what runs, who is present and what was missed.
     Status(commands::status::Args),
     /// Check the broker, the files and the credentials of this root.
     Doctor(commands::doctor::Args),
@@ -53,13 +53,13 @@ pub enum Command {
     Channel(commands::channel::Args),
     /// List the durable members of a channel and who reads it live.
     Members(commands::members::Args),
-    /// List who is there and which channels each reads.
+    /// List who is online and which channels each reads.
     Who(commands::who::Args),
-    /// List what waits, for whom, how old, and why.
+    /// List what is waiting, for whom, how long, and why.
     Pending(commands::pending::Args),
     /// List entries that are parked or were given up.
     Dead(commands::dead::Args),
-    /// Put a dead entry back.
+    /// Retry an entry that was given up.
     Redeliver(commands::redeliver::Args),
     /// Post on a channel.
     Post(commands::post::Args),
@@ -69,9 +69,9 @@ pub enum Command {
     Ask(commands::ask::Args),
     /// List the role requests of an agent.
     Requests(commands::requests::Args),
-    /// Show where a role request stands, or take it back.
+    /// Show the state of a role request, or cancel it.
     Request(commands::request::Args),
-    /// Work off the requests of a role.
+    /// Process the requests of a role.
     Serve(commands::serve::Args),
     /// Set, list, cancel and await timers of workflow endpoints.
     Timer(commands::timer::Args),
@@ -81,7 +81,7 @@ pub enum Command {
     Leave(commands::leave::Args),
     /// Read what has arrived.
     Inbox(commands::inbox::Args),
-    /// Say how much waits in an inbox.
+    /// Show how many messages wait in an inbox.
     Unread(commands::unread::Args),
     /// Show what was posted on a channel.
     History(commands::history::Args),

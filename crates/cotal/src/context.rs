@@ -280,7 +280,7 @@ fn agent_variable() -> anyhow::Result<Option<String>> {
     match text {
         None => Ok(None),
         Some(Some(name)) => Ok(Some(name)),
-        Some(None) => Err(Failure::new(Exit::Usage, "COTAL_AS is no UTF-8 text").into()),
+        Some(None) => Err(Failure::new(Exit::Usage, "COTAL_AS is not UTF-8 text").into()),
     }
 }
 

@@ -67,8 +67,8 @@ impl Exit {
             Self::Absent => "what was named does not exist",
             Self::TimedOut => "no answer in time",
             Self::Refused => "the broker or the daemon refused",
-            Self::NotServing => "nothing serves what was asked for",
-            Self::Conflict => "somebody else was first, or holds it",
+            Self::NotServing => "no daemon serves what was asked for",
+            Self::Conflict => "somebody else did it first, or holds it",
             Self::Unreachable => "the broker cannot be reached",
             Self::Partial => "done in part, such as a join without its durable backstop",
         }

@@ -18,7 +18,7 @@ use crate::exit::{Exit, Failure};
 /// Chooses what is logged; the syntax is that of `RUST_LOG`.
 const FILTER_VARIABLE: &str = "COTAL_LOG";
 
-/// Refuses a filter that does not read, before anything is done without it.
+/// Refuses a filter that cannot be parsed, before anything is done without it.
 pub fn check() -> anyhow::Result<()> {
     let set = std::env::var_os(FILTER_VARIABLE).filter(|filter| !filter.is_empty());
     let Some(filter) = set else {
@@ -28,11 +28,11 @@ pub fn check() -> anyhow::Result<()> {
     match read {
         Some(Ok(_)) => Ok(()),
         Some(Err(error)) => {
-            let message = format!("{FILTER_VARIABLE} does not read: {error}");
+            let message = format!("{FILTER_VARIABLE} cannot be parsed: {error}");
             Err(Failure::new(Exit::Usage, message).into())
         }
         None => {
-            Err(Failure::new(Exit::Usage, format!("{FILTER_VARIABLE} is no UTF-8 text")).into())
+            Err(Failure::new(Exit::Usage, format!("{FILTER_VARIABLE} is not UTF-8 text")).into())
         }
     }
 }

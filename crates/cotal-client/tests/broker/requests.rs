@@ -1,4 +1,4 @@
-//! Role requests from both ends: a sender that follows its request, and a holder that works it off.
+//! Role requests from both ends: a sender that follows its request, and a holder that processes it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -273,7 +273,7 @@ async fn any_3_two_holders_share_the_requests_and_each_is_done_once() {
     stopped(daemon).await;
 }
 
-/// Without a daemon a request waits on the queue and its holder says so; with one it is worked off.
+/// Without a daemon a request waits on the queue and its holder says so; with one it is processed.
 #[tokio::test]
 async fn any_8_without_a_daemon_requests_wait_and_the_holder_says_so() {
     let mesh = Mesh::start().await;

@@ -55,7 +55,7 @@ async fn rdr_3_an_authorized_entry_is_not_given_up_after_ten_redeliveries() {
     assert_eq!((status.given_up, status.parked), (0, 0));
     god.accept_writes(DLV).await;
     assert_eq!(bob.receive(1).await, ["m"]);
-    eventually("nothing waits", || supervisor.status(), |s| s.waiting == 0).await;
+    eventually("nothing is waiting", || supervisor.status(), |s| s.waiting == 0).await;
 }
 
 /// Far more posts than INBOX keeps per member: fan-out waits, and CHAT keeps the posts that are not

@@ -116,7 +116,7 @@ async fn rdr_8_entries_without_an_acl_row_wait_or_park_and_hold_up_nobody() {
     let got = bob.receive(130).await;
     assert_eq!(got.iter().collect::<std::collections::BTreeSet<_>>().len(), 130);
     bob.receives_nothing().await;
-    status_when(&supervisor, "nothing waits", |s| (s.waiting, s.parked) == (0, 0)).await;
+    status_when(&supervisor, "nothing is waiting", |s| (s.waiting, s.parked) == (0, 0)).await;
 }
 
 /// The first retry comes after two seconds: not at once, and not only after the ack wait.

@@ -58,7 +58,7 @@ pub struct NewAgent {
     pub read: Vec<ChannelPattern>,
     /// Channels it may post on.
     pub post: Vec<ChannelPattern>,
-    /// The role whose requests it works off.
+    /// The role whose requests it processes.
     pub role: Option<Role>,
 }
 

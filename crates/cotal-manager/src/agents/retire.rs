@@ -287,7 +287,7 @@ impl Agents {
             let Some(next) = page.next else { return Ok(channels) };
             if next.as_str() <= after.as_str() {
                 let what = op::LIFECYCLE_MEMBERSHIPS.to_owned();
-                let detail = format!("a page goes on at {next}, before its own begin");
+                let detail = format!("a page continues at {next}, before its own start");
                 return Err(NatsError::Malformed { what, detail })
                     .doing(|| format!("list the member rows of {principal}"));
             }

@@ -26,7 +26,7 @@ pub struct MoreGrants {
     pub read: Vec<ChannelPattern>,
     /// Channels it may post on as well.
     pub post: Vec<ChannelPattern>,
-    /// The role whose requests it works off from now on, in place of the one that it had.
+    /// The role whose requests it processes from now on, in place of the one that it had.
     pub role: Option<Role>,
 }
 

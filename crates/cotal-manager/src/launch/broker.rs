@@ -116,7 +116,7 @@ fn running(root: &Root) -> Result<Vec<Process>, ManagerError> {
 }
 
 /// The recorded one first, if it is believed, then every other one that holds the lock. A record
-/// that does not read names nobody.
+/// that cannot be parsed names nobody.
 fn processes(root: &Root) -> Vec<u32> {
     let recorded = files::read(&root.broker_pid()).ok().flatten();
     let recorded = recorded.and_then(|text| text.trim().parse().ok());

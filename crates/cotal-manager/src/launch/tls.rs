@@ -21,7 +21,7 @@ const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 pub struct OwnCertificate {
     /// The chain.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: PathBuf,
     /// The authority that signed it, where the system does not trust it.
     pub ca: Option<PathBuf>,

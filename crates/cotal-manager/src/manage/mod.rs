@@ -146,7 +146,7 @@ impl Manager {
         if restarts {
             family.evict(&authority, &broker, &rail, evict_wait).await?;
             gate.open()?;
-            info!(%space, "every predecessor is verified gone; the registration gate is open");
+            info!(%space, "every credential of the earlier manager is verified gone; the registration gate is open");
         }
         connection.close(MOVE_WITHIN).await;
         Self::serve(Arc::new(authority), family, store, broker).await
@@ -258,7 +258,7 @@ impl Manager {
         self.creds = self.sessions.issue(Role::Serve)?;
         if let Err(error) = self.connection.adopt(self.creds.clone(), MOVE_WITHIN).await {
             // The client presents it at its next dial.
-            warn!(space = %self.renewer.space(), %error, "the manager's connection moves later");
+            warn!(space = %self.renewer.space(), %error, "the manager's connection moves to the renewed credential later");
         }
         Ok(Duration::ZERO)
     }

@@ -66,7 +66,7 @@ pub struct Renewal {
 pub struct Renewals(BTreeMap<String, Renewal>);
 
 impl Renewals {
-    /// What a root records of a space; what does not read is nothing.
+    /// What a root records of a space; what cannot be parsed is nothing.
     ///
     /// # Errors
     /// When the record exists and cannot be read.
@@ -238,7 +238,7 @@ impl Renewer {
         let args = json!(ReloadArgs { expected: Some(expected) });
         match self.rail.admin(op::RELOAD_CREDS, args).await {
             Ok(data) => serde_json::from_value(data).map_err(|e| {
-                RenewalOutcome::Refused(format!("the daemon's answer does not read: {e}"))
+                RenewalOutcome::Refused(format!("the daemon's answer cannot be parsed: {e}"))
             }),
             Err(ManagerError::Refused { reason, .. }) => Err(RenewalOutcome::Refused(reason)),
             Err(error) => Err(RenewalOutcome::Unanswered(error.to_string())),

@@ -108,7 +108,7 @@ impl Watcher<'_> {
         let (_, creds) = self.authority.one_shot_of(key, self.office)?;
         if let Err(error) = connection.adopt(creds, MOVE_WITHIN).await {
             // The client presents it at its next dial.
-            warn!(space = %self.authority.space(), %error, "the watch of the rows moves later");
+            warn!(space = %self.authority.space(), %error, "the watch of the rows moves to the renewed credential later");
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(super) async fn keep(
         match stop.run_until_cancelled(Box::pin(look(&authority, &broker))).await {
             None => return,
             Some(Err(error)) => {
-                warn!(space = %authority.space(), %error, "the shared account is not looked after");
+                warn!(space = %authority.space(), %error, "the shared account is not kept in order");
             }
         }
         if stop.run_until_cancelled(tokio::time::sleep(RETRY_AFTER)).await.is_none() {
@@ -59,14 +59,14 @@ async fn look(authority: &Authority, broker: &BrokerAddress) -> Result<Infallibl
         tokio::select! {
             _ = ask.tick() => {
                 for made in provision_space(&connection, space, Shape::Shared).await?.created {
-                    warn!(%space, made, "it was gone from the shared account; it is made again");
+                    warn!(%space, made, "it was missing from the shared account and was created again");
                 }
             }
             _ = renew.tick() => {
                 let (_, creds) = authority.one_shot_of(&key, OFFICE)?;
                 if let Err(error) = connection.adopt(creds, MOVE_WITHIN).await {
                     // The client presents it at its next dial.
-                    warn!(%space, %error, "the shared account is looked after on a dying credential");
+                    warn!(%space, %error, "the keeper of the shared account runs on a credential that was not renewed");
                 }
             }
         }

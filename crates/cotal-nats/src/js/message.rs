@@ -113,7 +113,7 @@ impl Connection {
 
     /// `STREAM.MSG.DELETE` without erasing; a repeated delete is no error.
     pub async fn delete_message(&self, stream: &str, seq: u64) -> Result<Deleted, NatsError> {
-        self.may_write(|| format!("the removal of {seq} from {stream}"))?;
+        self.may_write(|| format!("deleting {seq} from {stream}"))?;
         let subject = format!("$JS.API.STREAM.MSG.DELETE.{stream}");
         let body = json!({ "seq": seq, "no_erase": true });
         match self.js_call::<Value>(&subject, &body, None).await {

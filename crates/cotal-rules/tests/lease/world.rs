@@ -181,8 +181,8 @@ impl Daemon {
         self.started && self.ended.is_none() && !self.killed
     }
 
-    /// Whether nothing waits for this process, so that time may pass. What takes longer than a unit
-    /// is a fault: a lost answer, or a paused process.
+    /// Whether nothing is waiting for this process, so that time may pass. What takes longer than a
+    /// unit is a fault: a lost answer, or a paused process.
     fn rests(&self, now: i64) -> bool {
         let due = self.keeper.deadline().is_some_and(|due| due <= now);
         let waits = self.op.is_some() || self.answer.is_some() || !self.watch.is_empty();

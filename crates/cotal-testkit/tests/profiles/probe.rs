@@ -26,7 +26,7 @@ impl Probe {
         Self { connection, denials, marks: 0 }
     }
 
-    /// Tries an operation. The broker works off a connection's lines in order, so what it had to
+    /// Tries an operation. The broker processes a connection's lines in order, so what it had to
     /// say about this one stands before what it says about the mark that follows, which no profile
     /// may publish.
     pub(crate) async fn tries(&mut self, operation: &Operation) -> Verdict {

@@ -86,5 +86,5 @@ async fn a_space_of_the_reference_is_served_as_it_is() {
     assert!(god.consumers().await.is_superset(&before.1), "and takes no consumer away");
     let fanout = god.connection.consumer_info("CHAT_main", "fanout").await.expect("the fan-out");
     let floor = god.connection.last_seq("CHAT_main").await.expect("a sequence");
-    assert_eq!(fanout.ack_floor.stream_seq, floor, "every post was worked off");
+    assert_eq!(fanout.ack_floor.stream_seq, floor, "every post was processed");
 }

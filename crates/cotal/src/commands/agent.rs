@@ -29,7 +29,7 @@ pub struct Args {
 enum Command {
     /// Provision an agent: its credential, its consumers and its ACL row.
     Add(AddArgs),
-    /// Let an agent read, post or hold more than it may.
+    /// Give an agent more channels to read or post on, or a role.
     Grant(GrantArgs),
     /// Take channels from what an agent may read.
     Narrow(NarrowArgs),
@@ -37,7 +37,7 @@ enum Command {
     Rekey(OneArgs),
     /// Show one agent.
     Show(OneArgs),
-    /// End an agent's lifecycle for good, and free its name.
+    /// End an agent for good, and free its name.
     Retire(RetireArgs),
     /// List the agents of a space.
     List(ListArgs),
@@ -63,7 +63,7 @@ struct AddArgs {
     output: JsonArg,
 }
 
-/// Lets an agent read, post or hold more.
+/// Gives an agent more channels or a role.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Inbox, memberships and identity stay. The agent's credential file is replaced; what it grants holds
@@ -207,7 +207,7 @@ async fn grant(args: GrantArgs, ctx: &Context) -> anyhow::Result<Exit> {
     } else {
         ctx.out.data(creds.display())?;
     }
-    ctx.out.proven(format!("{principal} may do more, once it connects next"));
+    ctx.out.proven(format!("{principal} may do more from its next connect on"));
     Ok(Exit::Ok)
 }
 

@@ -231,7 +231,9 @@ pub fn not_sent(error: SendError) -> anyhow::Error {
         }
         SendError::Refused { .. } => return error.into(),
         SendError::Unconfirmed { id, .. } => {
-            let again = format!("the same command with `--id {id}` sends it again, once");
+            let again = format!(
+                "to repeat it without storing it twice, run the same command with `--id {id}`"
+            );
             return anyhow::Error::from(error).context(again);
         }
         _ => Exit::Failure,

@@ -33,7 +33,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let (_, operator) = target.operator().await?;
     let Dead { rows, garbled } = read(&operator, &target.space).await?;
     for seq in garbled {
-        ctx.out.warn(format!("the row of entry {seq} is garbled: what became of it is not known"));
+        ctx.out.warn(format!("the row of entry {seq} is garbled: its state is not known"));
     }
     if args.output.json {
         // The uid is a capability, so no listing shows it.

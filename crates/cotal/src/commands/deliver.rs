@@ -148,7 +148,7 @@ async fn serve(options: LaneOptions, root: &Root, space: &Space) -> anyhow::Resu
     Ok(ended?)
 }
 
-/// Tells the service manager how the lane gets on, for as long as this is polled.
+/// Tells the service manager how the lane makes progress, for as long as this is polled.
 async fn attend(
     space: Space,
     mut stage: watch::Receiver<Stage>,

@@ -55,7 +55,7 @@ struct ProvisionArgs {
     /// The manifest that the spaces are added to; else spaces.json in the host's root.
     #[arg(long, value_name = "MANIFEST")]
     manifest: Option<PathBuf>,
-    /// Let the host retain the system account's seed, with which it kicks connections. A kick
+    /// Copy the system account's seed to the host, so that it can kick connections. A kick
     /// reaches every space of the broker: only for a trusted machine.
     #[arg(long)]
     kicks: bool,
@@ -99,7 +99,7 @@ fn provision(args: &ProvisionArgs, ctx: &Context) -> anyhow::Result<Exit> {
     }
     if args.kicks {
         retain_system(&signing, &host)?;
-        ctx.out.warn("the host retains the system account's seed: its kicks reach every space");
+        ctx.out.warn("the host holds the system account's seed: its kicks reach every space");
     }
     let path = args.manifest.clone().unwrap_or_else(|| host.dir().join("spaces.json"));
     extend(&path, &args.space)?;

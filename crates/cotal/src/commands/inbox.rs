@@ -167,14 +167,15 @@ impl Reader<'_> {
         let nothing = self.printed == 0;
         match silent {
             None if nothing && self.args.timeout.is_some() => {
-                self.ctx.out.note("nothing has arrived in time");
+                self.ctx.out.note("nothing arrived in time");
                 return Exit::TimedOut;
             }
             None if nothing && !self.args.json.json => self.ctx.out.note("nothing has arrived"),
             None => {}
             Some(why) => {
                 let space = self.endpoint.space();
-                let arrived = if nothing { "nothing has arrived" } else { "that is all for now" };
+                let arrived =
+                    if nothing { "nothing has arrived" } else { "that is everything for now" };
                 self.ctx.out.warn(format_args!(
                     "{arrived}, and no post on a durable channel can arrive: {}; posts wait until a \
                      daemon serves space {space}: `cotal status` shows it, `cotal up` starts one",
@@ -267,12 +268,12 @@ impl Reader<'_> {
         match self.endpoint.memberships().await {
             Ok(memberships) => channels.extend(memberships.into_iter().map(|m| m.channel)),
             Err(error) => self.ctx.out.warn(format_args!(
-                "joined channels are read through the durable only, not live: {error}"
+                "joined channels are read from the inbox only, not live: {error}"
             )),
         }
         for channel in channels {
             if let Live::Refused(error) = self.endpoint.listen(&channel).await {
-                self.ctx.out.warn(format_args!("{channel} is not heard live: {error}"));
+                self.ctx.out.warn(format_args!("{channel} cannot be listened to live: {error}"));
             }
         }
     }

@@ -29,7 +29,7 @@ Examples:
   cotal logs manager --lines 200
   cotal logs broker --follow")]
 pub struct Args {
-    /// Whose log.
+    /// The process whose log is shown.
     #[arg(default_value = "delivery", value_name = "WHOSE")]
     whose: Whose,
     /// How many lines of its end.

@@ -80,5 +80,5 @@ async fn standard_input() -> anyhow::Result<String> {
     let read = tokio::io::stdin().take(MAX_INPUT_BYTES).read_to_end(&mut bytes).await;
     read.context("standard input cannot be read")?;
     let text = String::from_utf8(bytes);
-    text.map_err(|_| Failure::new(Exit::Usage, "standard input is no UTF-8 text").into())
+    text.map_err(|_| Failure::new(Exit::Usage, "standard input is not UTF-8 text").into())
 }

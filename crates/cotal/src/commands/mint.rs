@@ -28,7 +28,7 @@ Examples:
   cotal mint delivery --space main --out east/delivery.creds
   cotal mint observer --space main --out east/membership-observer.creds")]
 pub struct Args {
-    /// Which.
+    /// The kind of credential.
     kind: Kind,
     /// The space; else the first one of the root.
     #[arg(long, value_name = "SPACE", env = "COTAL_SPACE", value_parser = args::space)]
@@ -98,7 +98,7 @@ fn key_of(path: &Path) -> anyhow::Result<UserKey> {
     let seed = Creds::seed_of(&text).map(Secret::new);
     let key = seed.as_ref().and_then(|seed| UserKey::from_seed(seed).ok());
     key.ok_or_else(|| {
-        let message = format!("{} holds something that is no credential", path.display());
+        let message = format!("{} holds something that is not a credential", path.display());
         Failure::new(Exit::Conflict, message).into()
     })
 }

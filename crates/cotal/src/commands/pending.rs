@@ -76,7 +76,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     }
     let heading = ["STATE", "MEMBER", "COUNT", "CHANNEL", "AGE", "WHY", "ATTEMPTS", "ENTRY"];
     let rows: Vec<_> = all.iter().map(as_row).collect();
-    ctx.out.table(&heading, &rows, "nothing waits")?;
+    ctx.out.table(&heading, &rows, "nothing is waiting")?;
     Ok(Exit::Ok)
 }
 

@@ -10,7 +10,7 @@ use crate::args::MeshArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 
-/// Puts a dead entry back, to be tried at once.
+/// Retries a parked or given-up entry at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The daemon judges the entry anew: a member that may not read it now does not get it. `cotal dead`

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::output::plain_lines;
 
-/// Shows where a role request stands, or takes it back.
+/// Shows the state of a role request, or cancels it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Say where a request stands (queued, taken, returned, done, failed, cancelled or unknown),
+    /// Show the state of a request (queued, taken, returned, done, failed, cancelled or unknown),
     /// and its answer.
     #[command(after_help = "\
 Ends with 4 for a number that is none of the agent's requests.
@@ -33,7 +33,7 @@ Ends with 4 for a number that is none of the agent's requests.
 Example:
   cotal request status 12 --as alice")]
     Status(One),
-    /// Take a request back, as long as no holder has it.
+    /// Cancel a request, as long as no holder has it.
     #[command(after_help = "\
 Ends with 8 when a holder has it already, and with 4 for a number that is none of the agent's
 requests.
@@ -107,7 +107,7 @@ async fn cancel(one: One, ctx: &Context) -> anyhow::Result<Exit> {
             let message = format!("{holder} has request {} already: ask them", one.seq);
             Err(Failure::new(Exit::Conflict, message).into())
         }
-        _ => Err(anyhow::anyhow!("what became of request {} is not known", one.seq)),
+        _ => Err(anyhow::anyhow!("the state of request {} is not known", one.seq)),
     }
 }
 

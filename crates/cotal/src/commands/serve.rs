@@ -1,4 +1,4 @@
-//! `cotal serve`: works off the requests of a role.
+//! `cotal serve`: processes the requests of a role.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -33,7 +33,7 @@ const CANNOT_BE_DONE: i32 = 100;
 /// A request that a command failed on comes again after this long at most.
 const LONGEST_DELAY: u64 = 60;
 
-/// Works off the requests of a role, one at a time.
+/// Processes the requests of a role, one at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each request is shown once the daemon has recorded that this agent has it. Without --exec it is

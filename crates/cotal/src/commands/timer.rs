@@ -48,7 +48,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Ask for a timer, and say when it is armed.
+    /// Ask for a timer, and wait until it is armed.
     #[command(after_help = "\
 Ends with 7 when the request is stored and no daemon has armed it yet.
 
@@ -61,7 +61,7 @@ Examples:
 Example:
   cotal timer list --endpoint wf --json")]
     List(List),
-    /// Put a timer off for ever.
+    /// Cancel a timer.
     #[command(after_help = "\
 Ends with 8 when the timer has fired already.
 
@@ -112,7 +112,7 @@ struct Set {
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Of this endpoint alone.
+    /// Only this endpoint's timers.
     #[arg(long, value_name = "NAME", value_parser = endpoint)]
     endpoint: Option<EndpointName>,
     /// List what has fired instead.
@@ -128,7 +128,7 @@ struct List {
 struct Wait {
     #[command(flatten)]
     one: One,
-    /// How long at most.
+    /// How long to wait at most.
     #[arg(long, value_name = "SPAN", value_parser = duration, default_value = "60s")]
     within: Duration,
 }

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::age;
 
-/// Lists who is there and which channels each reads.
+/// Lists who is online and which channels each reads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The daemon keeps this list up to date from the broker's own list of connections; it is for display.
@@ -101,7 +101,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
         vec![name, principal.to_string(), live(row), listed(&row.durable)]
     };
     let rows: Vec<_> = view.rows.iter().map(row).collect();
-    ctx.out.table(&["NAME", "PRINCIPAL", "LIVE", "DURABLE"], &rows, "nobody is there")?;
+    ctx.out.table(&["NAME", "PRINCIPAL", "LIVE", "DURABLE"], &rows, "nobody is online")?;
     Ok(Exit::Ok)
 }
 

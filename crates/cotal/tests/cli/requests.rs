@@ -54,7 +54,10 @@ fn any_4_a_request_is_asked_followed_worked_off_and_listed() {
     site.run(&["request", "status", "0", "--as", "alice"]).ends(4);
     let status = site.run(&["status"]).ok();
     let line = format!("request   {seq} to reviewer from local.alice: ");
-    assert!(status.out.contains(&line) && status.out.contains("nobody has taken it"), "{status:?}");
+    assert!(
+        status.out.contains(&line) && status.out.contains("no holder has taken it"),
+        "{status:?}"
+    );
 
     let worked = site.run(&["serve", "reviewer", "--as", "bob", "--count", "1"]).ok();
     assert_eq!(worked.out, format!("{seq} local.alice: look at this\n"));

@@ -62,7 +62,7 @@ async fn record(god: &God, member: &Lifecycle, seq: u64, state: DeadState) {
 async fn pending_tells_what_waits_for_whom_how_long_and_why() {
     let (mesh, _lane, god, alice, bob) = start().await;
     assert_eq!(listed(&mesh, &["pending", "--json"]), json!([]));
-    run(&mesh, &["pending"]).ok().says("nothing waits");
+    run(&mesh, &["pending"]).ok().says("nothing is waiting");
     let carol = mesh.peer("carol", &["team.>"], &[]).await;
     carol.join(TEAM).await;
     let acl = god.acl(&bob.lifecycle).await;

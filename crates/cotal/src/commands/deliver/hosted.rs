@@ -102,7 +102,9 @@ async fn serve(hosting: &Hosting, root: Root, ctx: &Context) -> anyhow::Result<(
     options.kick_authority = match KickSigner::of(&root)? {
         Some(signer) => Some(Arc::new(RetainedSeed(signer)) as _),
         None => {
-            info!("the root retained no seed of the system account, so nobody is kicked from here");
+            info!(
+                "this root has no seed of the system account, so this host cannot kick connections"
+            );
             None
         }
     };
@@ -176,7 +178,7 @@ impl Hosted<'_> {
             Ok(spaces) => spaces,
             Err(failure) => {
                 error!(
-                    "✗ delivery host: {}; the {} lanes go on as they are",
+                    "✗ delivery host: {}; the {} lanes are unchanged",
                     told(&failure),
                     self.spaces.len()
                 );
@@ -184,7 +186,7 @@ impl Hosted<'_> {
             }
         };
         let (new, gone) = (others(&spaces, &self.spaces), others(&self.spaces, &spaces));
-        info!("the manifest was read again: {new} spaces more, {gone} fewer");
+        info!("the manifest changed: {new} spaces added, {gone} removed");
         let set = host.set_spaces(spaces.iter().cloned());
         self.spaces.clone_from(&spaces);
         tokio::select! {

@@ -18,7 +18,7 @@ use crate::output::{age, plain};
 
 use self::report::{SpaceStatus, Status};
 
-/// Shows what runs, who is there and what was missed.
+/// Shows what runs, who is present and what was missed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Ends with 0 when every space of the root is served, 7 when one is not, 9 when the broker cannot be
@@ -205,7 +205,7 @@ fn print_requests(requests: &[ListedRequest], ctx: &Context) -> anyhow::Result<(
             }
             (Some(holder), Standing::Queued) => format!("given back by {holder}"),
             (_, Standing::Cancelled) => "being cancelled".to_owned(),
-            _ => "nobody has taken it".to_owned(),
+            _ => "no holder has taken it".to_owned(),
         };
         let age = age(request.since);
         ctx.out.data(format_args!("request   {seq} to {role} from {sender}: {age}, {state}"))?;

@@ -6,7 +6,7 @@ use cotal_wire::Space;
 
 use crate::args;
 
-/// Brings the mesh of this root up, or completes what is missing of it.
+/// Starts the mesh of this root, or whatever of it is missing.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 The root is --root, the nearest directory with .cotal/ at or above this one, or this one.
@@ -46,7 +46,7 @@ pub struct Args {
     /// system trusts; it implies --tls.
     #[arg(long, value_name = "PEM", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key.
+    /// The private key of the certificate.
     #[arg(long, value_name = "PEM", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// The authority that signed it, where this system does not trust it.

@@ -96,7 +96,7 @@ pub(super) async fn stay(
         () = attend(up, authorities, &stopped) => Exit::Failure,
         _ = async { supervised.await; std::future::pending::<()>().await } => Exit::Failure,
     };
-    notify::stopping("taking the mesh down");
+    notify::stopping("stopping the mesh");
     let left = take_down(up).await?;
     Ok(if exit == Exit::Ok { left } else { exit })
 }

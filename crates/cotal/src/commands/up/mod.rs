@@ -150,7 +150,7 @@ impl Up<'_> {
         drop(broker);
         match (ended, down) {
             (Err(error), Err(left)) => {
-                self.ctx.out.warn(format!("not all of it was taken down: {}", told(&left)));
+                self.ctx.out.warn(format!("not everything was stopped: {}", told(&left)));
                 Err(error)
             }
             (Err(error), Ok(_)) => Err(error),
@@ -277,7 +277,7 @@ impl Up<'_> {
             }
         }
         match done.created.len() {
-            0 => out.proven(format!("space {space} stands as provisioned")),
+            0 => out.proven(format!("space {space} is complete, nothing was created")),
             _ => out.proven(format!("created space {space} ({})", counted(&done.created))),
         }
     }

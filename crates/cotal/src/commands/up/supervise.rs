@@ -26,7 +26,9 @@ pub(super) async fn watch(up: &Up<'_>, launched: Launched<'_>) {
     loop {
         let how = match daemon.wait().await {
             Ok(status) if !died(status) => {
-                out.note(format!("  space {space}: the delivery daemon was stopped and stays so"));
+                out.note(format!(
+                    "  space {space}: the delivery daemon was stopped and is not restarted"
+                ));
                 return;
             }
             Ok(status) => said(status),
@@ -37,7 +39,9 @@ pub(super) async fn watch(up: &Up<'_>, launched: Launched<'_>) {
              restarting it"
         ));
         let Some(replacement) = replace(up, authority).await else {
-            out.note(format!("  space {space}: the delivery daemon was stopped and stays so"));
+            out.note(format!(
+                "  space {space}: the delivery daemon was stopped and is not restarted"
+            ));
             return;
         };
         daemon = replacement;
