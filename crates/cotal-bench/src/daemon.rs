@@ -14,7 +14,7 @@ use crate::mesh::Mesh;
 use crate::procfs;
 
 /// Nothing that is waited for takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// A serving daemon. Dropping it kills it.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Daemon {
         let mut lines = BufReader::new(child.stderr.take().context("no pipe")?).lines();
         let mut said = String::new();
         loop {
-            let line = timeout(PATIENCE, lines.next_line()).await;
+            let line = timeout(READY_WITHIN, lines.next_line()).await;
             let Some(line) = line.context("the daemon is silent")?? else {
                 bail!("the daemon ended before it served:\n{said}");
             };
@@ -80,7 +80,7 @@ impl Daemon {
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         kill_process(pid.context("the daemon has ended")?, Signal::TERM)?;
-        timeout(PATIENCE, self.child.wait()).await.context("the daemon does not end")??;
+        timeout(READY_WITHIN, self.child.wait()).await.context("the daemon does not end")??;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ const LIFE: i64 = 3_600;
 /// Rows written at once.
 const ROWS: usize = 2_000;
 /// Nothing that is waited for takes longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 /// A broker and its root. Dropping it ends the broker.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl Ground {
                 let message = message.context("the last copy is gone")?;
                 return Ok(u128::try_from(message.time.unix_timestamp_nanos())?);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > SETTLED_WITHIN {
                 bail!("{stream} stands at {now} and never reached {last}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -304,7 +304,7 @@ impl Ground {
 
     /// Waits until `reader` has nothing left.
     pub(crate) async fn settled(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SETTLED_WITHIN;
         let (inbox, chat) = (self.space.inbox_stream(), self.space.chat_stream());
         loop {
             let mut left = 0;

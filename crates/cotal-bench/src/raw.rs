@@ -12,7 +12,7 @@ use nkeys::KeyPair;
 use serde_json::{Value, json};
 
 /// Nothing that is measured is silent for as long.
-const SILENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ: usize = 256 * 1024;
 /// Bytes gathered before they are written.
@@ -55,7 +55,7 @@ impl Raw {
         let address = url.trim_start_matches("nats://");
         let socket = TcpStream::connect(address).with_context(|| format!("cannot reach {url}"))?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SILENCE))?;
+        socket.set_read_timeout(Some(READ_TIMEOUT))?;
         let mut raw = Self {
             socket,
             out: Vec::with_capacity(2 * WRITE),

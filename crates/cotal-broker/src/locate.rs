@@ -70,7 +70,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Explicit => "named explicitly",
+            Self::Explicit => "named by --nats-server or COTAL_NATS_SERVER",
             Self::Path => "found on PATH",
             Self::Cache => "from the cache",
             Self::Fetched => "fetched with pip",

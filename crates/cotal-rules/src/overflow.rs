@@ -50,16 +50,16 @@ pub enum Overflow {
 
 /// The consumer info of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct UnreadCount {
     /// Pending plus ack-pending.
     pub unread: u64,
     /// The position of the member's consumer; it changes only when the member reads or acks.
-    pub place: Place,
+    pub position: ConsumerPosition,
 }
 
-/// See [`Look::place`].
+/// See [`UnreadCount::position`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ConsumerPosition {
     /// Deliveries made.
     pub delivered: u64,
     /// All deliveries up to this one are acked.
@@ -68,14 +68,14 @@ pub struct Place {
     pub outstanding: u64,
 }
 
-impl Place {
+impl ConsumerPosition {
     /// The position of a member that has never read.
     const START: Self = Self { delivered: 0, acked: 0, outstanding: 0 };
 
     /// The most that can have been acked between `before` and now. If the consumer counts less than
     /// before, it was created again: then any number can have been acked.
     fn acked_since(self, before: Self) -> u64 {
-        let ended = |place: Self| place.delivered.saturating_sub(place.outstanding);
+        let ended = |position: Self| position.delivered.saturating_sub(position.outstanding);
         ended(self).checked_sub(ended(before)).unwrap_or(u64::MAX)
     }
 }
@@ -95,7 +95,7 @@ struct Fill {
     /// Whether `at_most` comes from a seed or a check.
     known: bool,
     /// The consumer's position at the last check.
-    place: Option<Place>,
+    position: Option<ConsumerPosition>,
     /// Misses of the episode that goes on; 0 for none.
     episode: u64,
     /// Misses since the start.
@@ -105,7 +105,7 @@ struct Fill {
 /// A point in the count of one member's copies, taken before its unread count is read. That count
 /// may or may not include what is stored after this point.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Mark {
+pub struct CountMark {
     stored: u64,
     at_most: u64,
 }
@@ -174,21 +174,21 @@ impl OverflowMeter {
 
     /// Begins a check. The mark belongs to the unread count that is read next.
     #[must_use]
-    pub fn mark(&self, member: &Lifecycle) -> Mark {
-        let mark = |fill: &Fill| Mark { stored: fill.stored, at_most: fill.at_most };
-        self.members.get(member).map_or_else(Mark::default, mark)
+    pub fn mark(&self, member: &Lifecycle) -> CountMark {
+        let mark = |fill: &Fill| CountMark { stored: fill.stored, at_most: fill.at_most };
+        self.members.get(member).map_or_else(CountMark::default, mark)
     }
 
     /// Applies a look that was taken after `mark`.
-    pub fn checked(&mut self, member: &Lifecycle, mark: Mark, look: Look) -> Overflow {
+    pub fn checked(&mut self, member: &Lifecycle, mark: CountMark, look: UnreadCount) -> Overflow {
         let fill = self.members.entry_ref(member).or_default();
-        let stood = fill.place.replace(look.place).unwrap_or(Place::START);
-        let silent = fill.known && stood == look.place;
+        let stood = fill.position.replace(look.position).unwrap_or(ConsumerPosition::START);
+        let silent = fill.known && stood == look.position;
         let unread = if silent { mark.at_most } else { look.unread }.min(PER_SUBJECT);
         let since = fill.stored.saturating_sub(mark.stored);
         let counted = fill.at_least.saturating_sub_unsigned(since);
         let proven = fill.proven.unwrap_or(counted).max(counted);
-        let left = proven.saturating_sub_unsigned(look.place.acked_since(stood));
+        let left = proven.saturating_sub_unsigned(look.position.acked_since(stood));
         let missed = u64::try_from(left).unwrap_or(0).saturating_sub(PER_SUBJECT);
         let upper = unread + since;
         let seen = 0_i64.saturating_add_unsigned(look.unread.min(PER_SUBJECT));
@@ -235,11 +235,14 @@ mod tests {
     use crate::testing::life;
 
     /// A look at a member that acks whatever it reads and has read `read` so far.
-    fn look(read: u64, unread: u64) -> Look {
-        Look { unread, place: Place { delivered: read, acked: read, outstanding: 0 } }
+    fn look(read: u64, unread: u64) -> UnreadCount {
+        UnreadCount {
+            unread,
+            position: ConsumerPosition { delivered: read, acked: read, outstanding: 0 },
+        }
     }
 
-    fn check(meter: &mut OverflowMeter, member: &Lifecycle, look: Look) -> Overflow {
+    fn check(meter: &mut OverflowMeter, member: &Lifecycle, look: UnreadCount) -> Overflow {
         let mark = meter.mark(member);
         meter.checked(member, mark, look)
     }
@@ -307,8 +310,8 @@ mod tests {
     /// by then, how much the broker shows as unread, and how much is really missed.
     #[test]
     fn what_was_read_since_the_last_look_is_not_missed() {
-        type Looks = &'static [(u64, u64, u64)];
-        let rows: [(&str, Looks, u64); 6] = [
+        type Checks = &'static [(u64, u64, u64)];
+        let rows: [(&str, Checks, u64); 6] = [
             ("read all, then a burst in one tick", &[(900, 900, 0), (1_100, 900, 1_000)], 100),
             ("read 3, then a burst in one tick", &[(3, 3, 0), (1_005, 3, 1_000)], 5),
             ("read in between", &[(1_200, 0, 1_000), (300, 200, 1_000)], 300),
@@ -331,9 +334,9 @@ mod tests {
 
     #[test]
     fn acks_above_the_floor_redeliveries_and_a_new_consumer_accuse_nobody() {
-        let at = |delivered, acked, outstanding| Look {
+        let at = |delivered, acked, outstanding| UnreadCount {
             unread: 1_000,
-            place: Place { delivered, acked, outstanding },
+            position: ConsumerPosition { delivered, acked, outstanding },
         };
         let rows = [
             ("99 acked above the floor", at(100, 0, 1), 101),
@@ -372,17 +375,20 @@ mod tests {
         let (mut meter, bob) = (OverflowMeter::default(), life("bob"));
         meter.all_seeded();
         (0..800).for_each(|_| meter.stored(&bob));
-        let given = Place { delivered: 100, acked: 0, outstanding: 100 };
-        assert_eq!(check(&mut meter, &bob, Look { unread: 800, place: given }), Overflow::Quiet);
+        let given = ConsumerPosition { delivered: 100, acked: 0, outstanding: 100 };
+        assert_eq!(
+            check(&mut meter, &bob, UnreadCount { unread: 800, position: given }),
+            Overflow::Quiet
+        );
         let mark = meter.mark(&bob);
         meter.recalled(&bob, 700);
-        let ended = Place { outstanding: 0, ..given };
+        let ended = ConsumerPosition { outstanding: 0, ..given };
         (0..900).for_each(|_| meter.stored(&bob));
-        let look = Look { unread: 900, place: ended };
+        let look = UnreadCount { unread: 900, position: ended };
         assert_eq!(meter.checked(&bob, mark, look), Overflow::Quiet);
         assert!(!meter.is_unsettled(&bob), "nothing is left to judge");
         (0..105).for_each(|_| meter.stored(&bob));
-        let full = Look { unread: 1_000, place: ended };
+        let full = UnreadCount { unread: 1_000, position: ended };
         assert_eq!(check(&mut meter, &bob, full), Overflow::Began { missed: 5 });
     }
 
@@ -421,10 +427,11 @@ mod tests {
                     2 => (acked, held) = (acked + n.min(held), held - n.min(held)),
                     3 => again += n % 3,
                     _ => {
-                        let place = Place { delivered: acked + again, acked, outstanding: 0 };
+                        let delivered = acked + again;
+                        let position = ConsumerPosition { delivered, acked, outstanding: 0 };
                         let unread = held.saturating_sub(n % 20);
                         // What the look included is counted before the next one.
-                        check(&mut meter, &bob, Look { unread, place });
+                        check(&mut meter, &bob, UnreadCount { unread, position });
                         (0..std::mem::take(&mut uncounted)).for_each(|_| meter.stored(&bob));
                     }
                 }

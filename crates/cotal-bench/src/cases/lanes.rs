@@ -27,7 +27,7 @@ const LANE_CONNECTIONS: f64 = 3.0;
 /// Seconds until every lane serves.
 const READY_WITHIN: f64 = 60.0;
 /// Nothing that is waited for takes longer.
-const PATIENCE: Duration = Duration::from_secs(300);
+const DONE_WITHIN: Duration = Duration::from_secs(300);
 /// Until start-up's memory is given back and the first renewals are over.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Over this time the processor's use is taken.
@@ -156,8 +156,8 @@ impl Host {
             if serving == lanes {
                 return Ok(self.started.elapsed().as_secs_f64());
             }
-            if self.started.elapsed() > PATIENCE {
-                bail!("{serving} of {lanes} lanes serve after {PATIENCE:?}: {file:?}");
+            if self.started.elapsed() > DONE_WITHIN {
+                bail!("{serving} of {lanes} lanes serve after {DONE_WITHIN:?}: {file:?}");
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -166,7 +166,7 @@ impl Host {
     async fn stop(mut self) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid)?).context("the host has ended")?;
         kill_process(pid, Signal::TERM)?;
-        timeout(PATIENCE, self.child.wait()).await.context("the host does not end")??;
+        timeout(DONE_WITHIN, self.child.wait()).await.context("the host does not end")??;
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ const MEMBERS: usize = 10;
 /// Between two posts: 20 a second.
 const EVERY: Duration = Duration::from_millis(50);
 /// Nothing that is waited for takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DELIVERED_WITHIN: Duration = Duration::from_secs(30);
 /// The median may be this much over the limit, for ten copies instead of one and the decisions.
 const GOAL: f64 = 0.25;
 /// The hundredth worst of a few hundred on a shared machine moves by half from run to run, so its
@@ -85,13 +85,15 @@ async fn twice_over(ground: &Ground, round: usize, posts: usize) -> anyhow::Resu
         let begin = unix_nanos();
         let stored = confirmed(&ground.connection, &inbox, body.clone(), format!("{id}:inbox"));
         let handed = async {
-            let entry = first.next_batch(1, PATIENCE).await?.pop().context("no entry came")?;
+            let entry =
+                first.next_batch(1, DELIVERED_WITHIN).await?.pop().context("no entry came")?;
             confirmed(&relay, &dlv, entry.payload.to_vec(), format!("{id}:dlv")).await?;
             entry.ack().await?;
             anyhow::Ok(())
         };
         let surfaced = async {
-            let copy = second.next_batch(1, PATIENCE).await?.pop().context("no copy came")?;
+            let copy =
+                second.next_batch(1, DELIVERED_WITHIN).await?.pop().context("no copy came")?;
             let at = unix_nanos();
             copy.ack().await?;
             anyhow::Ok(at)
@@ -143,7 +145,7 @@ async fn surfaced(ground: &Ground, round: usize, posts: usize) -> anyhow::Result
     let mut took = Vec::with_capacity(MEMBERS * posts);
     while took.len() < MEMBERS * posts {
         let (n, at): (usize, u128) =
-            timeout(PATIENCE, told.recv()).await?.context("a member stopped reading")?;
+            timeout(DELIVERED_WITHIN, told.recv()).await?.context("a member stopped reading")?;
         took.push(millis(begun[n], at));
     }
     while let Some(ended) = pulls.join_next().await {
@@ -165,7 +167,7 @@ async fn receive(
 ) -> anyhow::Result<()> {
     let mut seen = 0;
     while seen < posts {
-        let batch = pull.next_batch(posts, PATIENCE).await?;
+        let batch = pull.next_batch(posts, DELIVERED_WITHIN).await?;
         let at = unix_nanos();
         anyhow::ensure!(!batch.is_empty(), "only {seen} of {posts} posts came");
         for copy in batch {

@@ -119,7 +119,8 @@ impl MembershipFeed {
         stop: CancellationToken,
     ) -> Result<(), FeedFault> {
         let kv = Kv::new(&connection, &self.space.bucket(Bucket::Membership));
-        let mut held = Held { watch: kv.watch_all().await?, rows: BTreeMap::new(), scanned: false };
+        let mut held =
+            FeedRows { watch: kv.watch_all().await?, rows: BTreeMap::new(), scanned: false };
         let mut stirs = self.view.stirs();
         let (mut due, mut idle) = (Instant::now(), false);
         loop {
@@ -217,14 +218,14 @@ async fn write(kv: &Kv, change: RowChange) -> Result<(), NatsError> {
 
 /// The rows of the bucket, as its watch shows them, so that rows written by somebody else are
 /// noticed and overwritten.
-struct Held {
+struct FeedRows {
     watch: cotal_nats::Watch,
     /// By key; `None` for a value that cannot be parsed.
     rows: BTreeMap<String, Option<FeedRow>>,
     scanned: bool,
 }
 
-impl Held {
+impl FeedRows {
     /// Handles the next event. Cancel-safe.
     async fn told(&mut self) -> Result<(), NatsError> {
         match self.watch.next().await? {

@@ -2,7 +2,7 @@
 //! episode.
 
 use cotal_nats::{Connection, Get, NatsError, headers};
-use cotal_rules::overflow::{Look, Overflow, OverflowMeter, Place};
+use cotal_rules::overflow::{ConsumerPosition, Overflow, OverflowMeter, UnreadCount};
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::{Lifecycle, Space};
 use std::collections::HashSet;
@@ -165,12 +165,12 @@ impl OverflowCheck {
         let consumer = self.space.dlv_consumer(member);
         let mark = self.meter().mark(member);
         let info = self.connection.consumer_info(&self.space.dlv_stream(), &consumer).await?;
-        let place = Place {
+        let position = ConsumerPosition {
             delivered: info.delivered.consumer_seq,
             acked: info.ack_floor.consumer_seq,
             outstanding: info.num_ack_pending,
         };
-        let look = Look { unread: info.num_pending + info.num_ack_pending, place };
+        let look = UnreadCount { unread: info.num_pending + info.num_ack_pending, position };
         let principal = &member.principal;
         let found = self.meter().checked(member, mark, look);
         self.note(member, &found).await;

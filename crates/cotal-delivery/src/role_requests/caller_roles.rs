@@ -26,7 +26,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known of a caller's role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum HeldRole {
     /// It holds this role; if it holds several, the requested one.
     Role(Role),
     /// It has no connection with a role.
@@ -51,18 +51,18 @@ struct Census {
 impl Census {
     /// What this census says about a caller that asked at `asked`; `None` if a new census could say
     /// something else.
-    fn says(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<Held> {
+    fn says(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<HeldRole> {
         let roles = self.roles.as_ref();
         let held = roles.map(|roles| roles.get(caller));
         let (answer, good_for) = match held {
-            None => (Held::Untold, RETRY_AFTER),
+            None => (HeldRole::Untold, RETRY_AFTER),
             Some(Some(held)) if held.contains(wanted) => {
-                (Held::Role(wanted.clone()), ROLE_REMEMBERED_FOR)
+                (HeldRole::Role(wanted.clone()), ROLE_REMEMBERED_FOR)
             }
             Some(Some(held)) => {
-                (held.first().cloned().map_or(Held::Unseen, Held::Role), RESCAN_AFTER)
+                (held.first().cloned().map_or(HeldRole::Unseen, HeldRole::Role), RESCAN_AFTER)
             }
-            Some(None) => (Held::Unseen, Duration::ZERO),
+            Some(None) => (HeldRole::Unseen, Duration::ZERO),
         };
         (self.began >= asked || self.began.elapsed() < good_for).then_some(answer)
     }
@@ -74,7 +74,7 @@ impl Roles {
     }
 
     /// The role of `caller`, for a request to the role `wanted`.
-    pub(super) async fn of(&self, caller: &Principal, wanted: &Role) -> Held {
+    pub(super) async fn of(&self, caller: &Principal, wanted: &Role) -> HeldRole {
         let asked = Instant::now();
         if let Some(held) = self.known(caller, wanted, asked) {
             return held;
@@ -96,10 +96,10 @@ impl Roles {
         let census = Census { began, roles };
         let held = census.says(caller, wanted, asked);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(census);
-        held.unwrap_or(Held::Unseen)
+        held.unwrap_or(HeldRole::Unseen)
     }
 
-    fn known(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<Held> {
+    fn known(&self, caller: &Principal, wanted: &Role, asked: Instant) -> Option<HeldRole> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref()?.says(caller, wanted, asked)
     }
@@ -123,14 +123,20 @@ mod tests {
         let after = census(began, Some(roles.clone()));
         let wanted = role("reviewer");
         // A caller that left before the census is not proven to hold the role.
-        assert_eq!(after.says(&who("gone"), &wanted, asked), Some(Held::Unseen));
-        assert_eq!(after.says(&who("eve"), &wanted, asked), Some(Held::Role(role("cook"))));
-        assert_eq!(after.says(&who("eve"), &role("cook"), asked), Some(Held::Role(role("cook"))));
+        assert_eq!(after.says(&who("gone"), &wanted, asked), Some(HeldRole::Unseen));
+        assert_eq!(after.says(&who("eve"), &wanted, asked), Some(HeldRole::Role(role("cook"))));
+        assert_eq!(
+            after.says(&who("eve"), &role("cook"), asked),
+            Some(HeldRole::Role(role("cook")))
+        );
         // A census from before the question shows only principals that were connected by then.
         let earlier = census(asked, Some(roles));
         let later = asked + Duration::from_millis(1);
         assert_eq!(earlier.says(&who("new"), &wanted, later), None);
-        assert_eq!(earlier.says(&who("eve"), &role("cook"), later), Some(Held::Role(role("cook"))));
-        assert_eq!(census(asked, None).says(&who("eve"), &wanted, later), Some(Held::Untold));
+        assert_eq!(
+            earlier.says(&who("eve"), &role("cook"), later),
+            Some(HeldRole::Role(role("cook")))
+        );
+        assert_eq!(census(asked, None).says(&who("eve"), &wanted, later), Some(HeldRole::Untold));
     }
 }

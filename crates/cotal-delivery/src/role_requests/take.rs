@@ -10,7 +10,7 @@ use cotal_wire::control::{Code, Reply, Request, op};
 use cotal_wire::names::ANYCAST_TAKE;
 use tracing::{debug, info};
 
-use super::caller_roles::Held;
+use super::caller_roles::HeldRole;
 use super::{RequestKeeper, WRITE_ATTEMPTS, too_busy};
 use crate::control::rail::{Rail, Service, args, done, unknown};
 use crate::registry::RegistryError;
@@ -79,9 +79,9 @@ impl RequestKeeper {
             let looked = self.look(*seq).await?;
             let role = match &looked.request {
                 Some(request) => match self.roles.of(holder, &request.role).await {
-                    Held::Role(role) => Some(role),
-                    Held::Untold => None,
-                    Held::Unseen => return Err(unseen(holder)),
+                    HeldRole::Role(role) => Some(role),
+                    HeldRole::Untold => None,
+                    HeldRole::Unseen => return Err(unseen(holder)),
                 },
                 None => None,
             };

@@ -55,15 +55,8 @@ Example:
 struct AddArgs {
     /// The display name: letters, digits and _.
     name: String,
-    /// Channels it may read.
-    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
-    read: Vec<ChannelPattern>,
-    /// Channels it may post on.
-    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
-    post: Vec<ChannelPattern>,
-    /// The role whose requests it works off.
-    #[arg(long, value_name = "ROLE", value_parser = role)]
-    role: Option<Role>,
+    #[command(flatten)]
+    rights: Rights,
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
@@ -83,19 +76,26 @@ Examples:
 struct GrantArgs {
     /// The agent's name.
     name: String,
-    /// Channels it may read as well.
-    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
-    read: Vec<ChannelPattern>,
-    /// Channels it may post on as well.
-    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
-    post: Vec<ChannelPattern>,
-    /// The role whose requests it works off from now on.
-    #[arg(long, value_name = "ROLE", value_parser = role)]
-    role: Option<Role>,
+    #[command(flatten)]
+    rights: Rights,
     #[command(flatten)]
     mesh: MeshArgs,
     #[command(flatten)]
     output: JsonArg,
+}
+
+/// What an agent may do.
+#[derive(Debug, clap::Args)]
+struct Rights {
+    /// Channels it may read.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    read: Vec<ChannelPattern>,
+    /// Channels it may post on.
+    #[arg(long, value_name = "CHANNEL", num_args = 1.., value_delimiter = ',', value_parser = pattern)]
+    post: Vec<ChannelPattern>,
+    /// The role whose requests it processes.
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<Role>,
 }
 
 /// Names one agent.
@@ -190,7 +190,8 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 async fn grant(args: GrantArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let name = AgentName::parse(&args.name)?;
     let target = ctx.target(&args.mesh)?;
-    let more = MoreGrants { read: args.read, post: args.post, role: args.role };
+    let Rights { read, post, role } = args.rights;
+    let more = MoreGrants { read, post, role };
     if more.read.is_empty() && more.post.is_empty() && more.role.is_none() {
         let message = "nothing to grant: name channels with --read or --post, or a --role";
         return Err(Failure::new(Exit::Usage, message).into());
@@ -288,7 +289,8 @@ async fn add(args: AddArgs, ctx: &Context) -> anyhow::Result<Exit> {
     let name = AgentName::parse(&args.name)?;
     let target = ctx.target(&args.mesh)?;
     let agents = connect(&target).await?;
-    let agent = NewAgent { name, read: args.read, post: args.post, role: args.role };
+    let Rights { read, post, role } = args.rights;
+    let agent = NewAgent { name, read, post, role };
     let added = agents.add(&agent).await?;
     let (state, principal) = described(&added);
     let creds = creds_file(&target, principal);

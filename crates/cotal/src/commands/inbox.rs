@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::args::{JsonArg, duration};
 use crate::commands::as_agent::{AgentArgs, channel};
-use crate::commands::standing::{Lost, Standing};
+use crate::commands::credential_watch::{CredentialWatch, Lost};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{plain, told_after};
@@ -73,13 +73,13 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut printed = 0;
     loop {
         let seat = args.agent.seat(ctx)?;
-        let standing = Standing::of(&seat);
+        let watch = CredentialWatch::of(&seat);
         let endpoint = seat.connect(|options| options).await?;
         let mut reader = Reader {
             endpoint: &endpoint,
             args: &args,
             ctx,
-            standing,
+            watch,
             printed,
             peeked: Vec::new(),
             began: Instant::now(),
@@ -117,7 +117,7 @@ struct Reader<'a> {
     endpoint: &'a Endpoint,
     args: &'a Args,
     ctx: &'a Context,
-    standing: Standing,
+    watch: CredentialWatch,
     printed: u64,
     /// What is shown and not acknowledged; closing the endpoint gives it back. The broker hands out
     /// 1,000 at most.
@@ -135,7 +135,7 @@ impl Reader<'_> {
             let event = tokio::select! {
                 biased;
                 event = self.next() => event?,
-                lost = self.standing.lost() => match lost {
+                lost = self.watch.lost() => match lost {
                     Lost::Replaced => return Ok(Read::Replaced),
                     Lost::Over(why) => return Err(why),
                 },
@@ -248,7 +248,7 @@ impl Reader<'_> {
     }
 
     async fn on_notice(&mut self, notice: &Notice) {
-        self.standing.heard(notice);
+        self.watch.heard(notice);
         match notice {
             Notice::LeaseReady { .. }
             | Notice::BackstopEstablished { .. }

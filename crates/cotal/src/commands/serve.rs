@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::JsonArg;
 use crate::commands::as_agent::{AgentArgs, role};
-use crate::commands::standing::{Lost, Standing};
+use crate::commands::credential_watch::{CredentialWatch, Lost};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, told_after};
@@ -80,9 +80,9 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     let mut worked = 0;
     loop {
         let seat = args.agent.seat(ctx)?;
-        let standing = Standing::of(&seat);
+        let watch = CredentialWatch::of(&seat);
         let endpoint = seat.connect(|options| options.send_only().present()).await?;
-        let served = serve((&args, &mut worked), &endpoint, standing, ctx, &stop).await;
+        let served = serve((&args, &mut worked), &endpoint, watch, ctx, &stop).await;
         endpoint.close().await;
         match served? {
             None => return Ok(Exit::Ok),
@@ -98,7 +98,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 async fn serve(
     (args, worked): (&Args, &mut u64),
     endpoint: &Endpoint,
-    standing: Standing,
+    watch: CredentialWatch,
     ctx: &Context,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Lost>> {
@@ -110,23 +110,23 @@ async fn serve(
     }
     let served = tokio::select! {
         served = work_off((args, worked), &mut holder, ctx, stop) => served.map(|()| None),
-        lost = tell(endpoint, standing, ctx.out) => Ok(Some(lost)),
+        lost = tell(endpoint, watch, ctx.out) => Ok(Some(lost)),
     };
     holder.close().await;
     served
 }
 
 /// Says what stands in the way, and when it does not any more; ends when the credential is lost.
-async fn tell(endpoint: &Endpoint, mut standing: Standing, out: Output) -> Lost {
+async fn tell(endpoint: &Endpoint, mut watch: CredentialWatch, out: Output) -> Lost {
     loop {
         let event = tokio::select! {
             biased;
             event = endpoint.next() => event,
-            lost = standing.lost() => return lost,
+            lost = watch.lost() => return lost,
         };
         match event {
             Some(Event::Notice(notice)) => {
-                standing.heard(&notice);
+                watch.heard(&notice);
                 match notice {
                     Notice::RequestsServed { .. } | Notice::Reconnected => out.note(notice),
                     _ => out.warn(notice),

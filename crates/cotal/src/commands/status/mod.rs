@@ -157,7 +157,12 @@ fn print_stored(space: &SpaceStatus, ctx: &Context) -> anyhow::Result<()> {
         Some(None) => out.data("lease     nobody holds it")?,
         Some(Some(lease)) => {
             let ready = if lease.ready { "ready" } else { "not ready" };
-            out.data(format_args!("lease     {}, {ready}", lease.holder))?;
+            // The holder's name is a key, which tells a person nothing where the process is known.
+            let holder = match (space.pid, space.delivery) {
+                (Some(pid), Some("bound")) => format!("held by process {pid}"),
+                _ => format!("held by {}", lease.holder),
+            };
+            out.data(format_args!("lease     {holder}, {ready}"))?;
         }
     }
     match space.agents {

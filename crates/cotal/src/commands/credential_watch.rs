@@ -29,14 +29,14 @@ pub enum Lost {
 
 /// Watches one connection of an agent.
 #[derive(Debug)]
-pub struct Standing {
+pub struct CredentialWatch {
     file: PathBuf,
     /// The text with which it connected.
     used: Option<String>,
     refused: Option<(Instant, String)>,
 }
 
-impl Standing {
+impl CredentialWatch {
     /// Begins before the agent connects.
     pub fn of(seat: &Seat) -> Self {
         let used = std::fs::read_to_string(&seat.file).ok();
