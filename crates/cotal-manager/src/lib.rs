@@ -48,7 +48,7 @@ pub use credentials::{
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
 pub use gate::{Frozen, Gate};
-pub use isolate::{Isolation, isolate};
+pub use isolate::{Isolation, Move, Moved, isolate};
 pub use kick_signer::KickSigner;
 pub use manage::{
     Manager, ManagerOptions, Renewal, RenewalOutcome, Renewals, Sessions, renew_once,

@@ -3,6 +3,7 @@
 use crate::accounts::{Account, Topology};
 use crate::channel::ChannelPattern;
 use crate::ids::{ConnId, EndpointName, Lifecycle, Principal, Role};
+use crate::limits::AGENT_SUBSCRIPTIONS;
 use crate::names::{
     ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, FORWARDED_REPLIES,
     JS_FLOW, JS_INFO, READER, SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
@@ -124,7 +125,9 @@ impl Profile {
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
         }
-        grant.done()
+        let may = grant.done();
+        let bound = (self.account() == Account::Agents).then_some(AGENT_SUBSCRIPTIONS);
+        Permissions { subscriptions: bound, ..may }
     }
 }
 
@@ -199,7 +202,7 @@ impl<'a> Grant<'a> {
             pub_allow: self.publish,
             pub_deny: self.deny,
             sub_allow: self.subscribe,
-            sub_deny: Vec::new(),
+            ..Permissions::default()
         }
     }
 
