@@ -32,6 +32,7 @@ mod provision;
 mod rail;
 mod repair;
 pub mod rows;
+mod usage;
 mod write_back;
 
 pub use agents::{
@@ -59,4 +60,5 @@ pub use mint::{
 pub use provision::{Provisioned, Shape, provision, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::SettingChange;
+pub use usage::{AgentUsage, Freed, StreamUsage, Usage, free, usage};
 pub use write_back::{WrittenBack, write_back_rows};

@@ -42,6 +42,8 @@ pub enum Profile {
     Provisioner,
     /// The same in the shared account of a space of three.
     SharedProvisioner,
+    /// Removal of what an agent sent, where it fills a stream.
+    Janitor,
     /// A workflow endpoint: asks for its own timers and reads when they fire.
     Workflow(EndpointName),
     /// Reads all channel traffic.
@@ -81,6 +83,7 @@ impl Profile {
             Self::Operator(_) => "operator",
             Self::Provisioner => "provisioner",
             Self::SharedProvisioner => "shared-provisioner",
+            Self::Janitor => "janitor",
             Self::Workflow(_) => "workflow",
             Self::Observer(_) => "observer",
             Self::Admin(_) => "admin",
@@ -105,7 +108,9 @@ impl Profile {
             Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
             Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
             Self::Workflow(_) => Some(30 * 24 * HOUR),
-            Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner => Some(10 * 60),
+            Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner | Self::Janitor => {
+                Some(10 * 60)
+            }
         }
     }
 
@@ -121,6 +126,7 @@ impl Profile {
             Self::Operator(own) => grant.operator(own),
             Self::Provisioner => grant.provisioner(),
             Self::SharedProvisioner => grant.shared_provisioner(),
+            Self::Janitor => grant.janitor(),
             Self::Workflow(endpoint) => grant.workflow(endpoint),
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
@@ -459,6 +465,15 @@ impl<'a> Grant<'a> {
     fn provisions(&mut self, stream: &str) {
         for call in ["CREATE", "UPDATE", "INFO"] {
             self.api(&format!("STREAM.{call}.{stream}"));
+        }
+    }
+
+    /// A purge cannot be confined to a subject, so only a credential of minutes has it.
+    fn janitor(&mut self) {
+        let space = self.space;
+        for stream in [space.chat_stream(), space.dm_stream(), space.task_stream()] {
+            self.stream_info(&stream);
+            self.api(&format!("STREAM.PURGE.{stream}"));
         }
     }
 

@@ -4,6 +4,7 @@
 mod isolate;
 mod manager;
 mod restart;
+mod room;
 mod soak;
 mod support;
 mod widen;

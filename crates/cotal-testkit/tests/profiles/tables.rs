@@ -267,6 +267,16 @@ pub(crate) const TRUE_CHAT: &str = "
 pub cotal.main.durable.API.STREAM.INFO.CHAT_main
 ";
 
+/// Whoever frees what an agent fills.
+pub(crate) const JANITOR: &str = "
+api STREAM.INFO.CHAT_main
+api STREAM.INFO.DM_main
+api STREAM.INFO.TASK_main
+api STREAM.PURGE.CHAT_main
+api STREAM.PURGE.DM_main
+api STREAM.PURGE.TASK_main
+";
+
 /// What is tried beyond the lists above; most of it nobody may.
 pub(crate) const TEMPTING: &str = "
 pub cotal.main.shared.API.STREAM.DELETE.KV_cotal_presence_main
@@ -426,7 +436,8 @@ pub(crate) const PROVISIONING: [&str; 4] = [
 ];
 
 /// Every table.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 19] = [
+    JANITOR,
     SHARED_PRESENCE,
     FORWARDED,
     TRUE_CHAT,

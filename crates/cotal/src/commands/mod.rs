@@ -35,4 +35,5 @@ pub mod status;
 pub mod timer;
 pub mod unread;
 pub mod up;
+pub mod usage;
 pub mod who;
