@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
 
 use cotal_nats::js::Deleted;
 use cotal_nats::{Connection, Get, NatsError, Outgoing, headers};
 use cotal_rules::shares::{Shares, pushed_out};
 use cotal_wire::envelope::{self, sender_in_key};
-use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::names::SEQ_HEADER;
 use cotal_wire::{Lifecycle, Space};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -23,7 +23,9 @@ use crate::clock::now_ms;
 
 /// Copies that are looked at, or deleted, at once.
 const AT_ONCE: u64 = 64;
-/// Full stores that are remembered, of at most [`PER_SUBJECT`] copies each; what is forgotten is
+/// Copies that one after another are looked at, as far as they lie evenly.
+const EACH: u64 = 4;
+/// Full stores that are remembered, of as many copies each as a store keeps; what is forgotten is
 /// looked at again.
 const REMEMBERED: usize = 64;
 /// Senders that were named in the log and are not named again; beyond it all are forgotten.
@@ -130,9 +132,15 @@ impl Reader {
     ) -> Result<Vec<usize>, NatsError> {
         let (space, connection) = (&self.parts.space, &self.parts.connection);
         let (stream, consumer) = (space.dlv_stream(), space.dlv_consumer(member));
+        // Everything that was handed over is confirmed, so the look at the consumer counts it.
+        let store = connection.stream_info(&stream).await?;
+        let Ok(cap) = u64::try_from(store.config.max_msgs_per_subject) else {
+            self.room.shares.looked(member, 0, 0);
+            return Ok(Vec::new());
+        };
         let info = connection.consumer_info(&stream, &consumer).await?;
         let unread = info.num_pending + info.num_ack_pending;
-        let excess = (unread + incoming.len() as u64).saturating_sub(PER_SUBJECT);
+        let excess = (unread + incoming.len() as u64).saturating_sub(cap);
         self.room.shares.looked(member, unread, incoming.len() as u64);
         if excess == 0 {
             self.room.looked.remove(member);
@@ -140,7 +148,8 @@ impl Reader {
             return Ok(Vec::new());
         }
         let mut looked = self.room.looked.remove(member).unwrap_or_default();
-        looked.go_on(space, connection, member, info.ack_floor.stream_seq).await?;
+        let (floor, last) = (info.ack_floor.stream_seq, store.state.last_seq);
+        looked.go_on(space, connection, member, floor..=last, unread).await?;
         let senders: Vec<_> = incoming.iter().map(|&at| sender_of(&entries[at])).collect();
         let held = looked.copies.iter().map(|held| (Goes::Held(held.seq), held.sender.as_str()));
         let arriving = incoming.iter().zip(&senders);
@@ -213,19 +222,23 @@ impl Reader {
 }
 
 impl Looked {
-    /// Forgets what was read, and looks at what was stored since.
+    /// Forgets what was read, which ends where `range` begins, and looks at what was stored since.
     async fn go_on(
         &mut self,
         space: &Space,
         connection: &Connection,
         member: &Lifecycle,
-        read_up_to: u64,
+        range: RangeInclusive<u64>,
+        unread: u64,
     ) -> Result<(), NatsError> {
+        let (read_up_to, last) = range.into_inner();
         self.copies.retain(|held| held.seq > read_up_to);
         let from = self.up_to.max(read_up_to) + 1;
-        let last = connection.last_seq(&space.dlv_stream()).await?;
-        let step = (last.saturating_sub(from) / AT_ONCE + 1).max(1);
-        let parts = (0..AT_ONCE).map(|n| (from + n * step, (from + (n + 1) * step - 1).min(last)));
+        // Each part ends with a question that finds nothing, so few copies are few parts.
+        let news = unread.saturating_sub(self.copies.len() as u64);
+        let count = (news / EACH + 1).min(AT_ONCE);
+        let step = last.saturating_sub(from) / count + 1;
+        let parts = (0..count).map(|n| (from + n * step, (from + (n + 1) * step - 1).min(last)));
         let parts = parts.filter(|(from, to)| from <= to);
         let looks = parts.map(|(from, to)| between(space, connection, member, from, to));
         let looks: Vec<_> = looks.collect();
