@@ -98,7 +98,8 @@ mod tests {
             for line in text.lines().map(str::trim) {
                 is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
                 let name = line.trim_start_matches("async ").strip_prefix("fn ");
-                if let (true, Some(name)) = (is_test, name.and_then(|name| name.split('(').next())) {
+                if let (true, Some(name)) = (is_test, name.and_then(|name| name.split('(').next()))
+                {
                     found.push(name.to_owned());
                     is_test = false;
                 }

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod as_agent;
 pub mod ask;
+pub mod audit;
 pub mod channel;
 pub mod completions;
 mod credential_watch;

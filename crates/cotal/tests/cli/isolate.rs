@@ -2,7 +2,7 @@
 
 use cotal_manager::Authority;
 use cotal_wire::Space;
-use cotal_wire::accounts::Topology;
+use cotal_wire::accounts::{Account, Topology};
 use cotal_workspace::Root;
 use serde_json::Value;
 
@@ -21,13 +21,42 @@ fn creds(site: &Site, agent: &str) -> String {
     site.read(&format!("main/agents/local.{agent}.creds"))
 }
 
+/// An agent whose credential lets it hear and call anything is found by an audit.
+fn too_wide(site: &Site, space: &Space, creds: &str) {
+    let root = Root::init(&site.root()).unwrap();
+    let authority = Authority::open(&root, space).unwrap();
+    let claims = cotal_wire::creds::Creds::parse(creds).unwrap().claims;
+    let key = cotal_trust::UserKey::generate();
+    let inbox = format!("_INBOX_{}.>", key.public_key());
+    let all = vec!["cotal.>".to_owned(), inbox, "$JS.API.>".to_owned()];
+    let spec = cotal_trust::UserSpec {
+        name: "wide",
+        key: &key,
+        tags: claims.tags,
+        permissions: cotal_wire::permissions::Permissions {
+            pub_allow: all.clone(),
+            sub_allow: all,
+            ..Default::default()
+        },
+        issued_at: cotal_manager::clock::unix_seconds(),
+        expires_at: None,
+    };
+    let keys = authority.account().keys_of(Account::Agents);
+    let minted = cotal_trust::mint_user(keys, &spec).unwrap();
+    let file = site.root().join("wide.creds");
+    std::fs::write(&file, minted.creds.expose()).unwrap();
+    let audit = site.run(&["audit", "--creds", file.to_str().unwrap()]).ends(1);
+    assert!(audit.err.contains("subscribe to cotal.main.chat.>"), "{audit:?}");
+    assert!(audit.err.contains("attempts are not refused"), "{audit:?}");
+}
+
 #[test]
 fn a_space_of_one_account_is_moved_with_its_agents_their_posts_and_memberships() {
     let site = Site::new();
     let root = Root::init(&site.root()).unwrap();
     let space = Space::parse("main").unwrap();
     Authority::create_as(&root, &space, Topology::One).unwrap();
-    site.run(&["space", "isolate", "main"]).ends(3);
+    site.run(&["space", "isolate", "main"]).ends(4);
     site.run(&["up", "--detach", "--server-port", "0"]).ok();
     assert_eq!(accounts(&site).0, "warning");
     site.run(&["space", "isolate", "other"]).ends(1).says("not of this root");
@@ -36,6 +65,7 @@ fn a_space_of_one_account_is_moved_with_its_agents_their_posts_and_memberships()
     }
     site.run(&["join", "team", "--as", "bob"]).ok();
     site.run(&["post", "team", "before the move", "--as", "alice"]).ok();
+    site.run(&["audit", "--as", "bob"]).ok().says("the broker refuses all");
     let before = ["alice", "bob"].map(|name| creds(&site, name));
     let uid = |text: &str| {
         let claims = cotal_wire::creds::Creds::parse(text).unwrap().claims;
@@ -54,6 +84,11 @@ fn a_space_of_one_account_is_moved_with_its_agents_their_posts_and_memberships()
     for text in ["before the move", "after the move"] {
         assert!(inbox.out.contains(text), "{text}: {inbox:?}");
     }
+    site.run(&["audit", "--as", "bob"]).ok().says("the broker refuses all");
+    too_wide(&site, &space, &after[1]);
+    let usage: Value = site.json(&["space", "usage", "--json"]);
+    assert_eq!(usage["agents"]["local.alice"]["posts"], 2, "{usage}");
+    site.run(&["space", "usage", "--free", "alice"]).ok().says("2 posts");
     let status: Value = site.json(&["status", "--json"]);
     assert_eq!(status["spaces"][0]["delivery"], "bound");
     site.run(&["space", "isolate", "main"]).ok().says("has three accounts");
