@@ -22,6 +22,7 @@ pub mod clock;
 mod credentials;
 mod endpoints;
 mod error;
+mod flow;
 mod gate;
 mod isolate;
 mod kick_signer;
@@ -48,6 +49,7 @@ pub use credentials::{
 };
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
+pub use flow::stalled;
 pub use gate::{Frozen, Gate};
 pub use isolate::{Isolation, Move, Moved, isolate};
 pub use kick_signer::KickSigner;

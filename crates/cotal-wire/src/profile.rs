@@ -429,6 +429,10 @@ impl<'a> Grant<'a> {
         for config in space.stream_configs(0, false) {
             self.stream_info(&config.name);
         }
+        // Whether what is posted is delivered shows at the daemon's own consumers.
+        for (stream, durable) in [(space.chat_stream(), FANOUT), (space.inbox_stream(), READER)] {
+            self.api(&format!("CONSUMER.INFO.{stream}.{durable}"));
+        }
         let (requests, timers) = (space.ept_req_stream(), space.ept_stream());
         for stream in [space.inbox_stream(), space.dlv_stream(), requests, timers] {
             self.api(&format!("STREAM.MSG.GET.{stream}"));

@@ -174,6 +174,8 @@ api STREAM.MSG.GET.INBOX_main
 api STREAM.MSG.GET.DLV_main
 api STREAM.MSG.GET.EPT_REQ_main
 api STREAM.MSG.GET.EPT_main
+api CONSUMER.INFO.CHAT_main.fanout
+api CONSUMER.INFO.INBOX_main.reader
 pub cotal.main.live.delivery.{me}
 sub cotal.main.live.delivery.{me}.reply.*
 sub cotal.main.live.delivery.{me}.reply.nonce
