@@ -45,7 +45,9 @@ pub async fn stalled(
         wrong.extend(foreign(&first, &want).map(|how| format!("the consumer {name} {how}")));
         if !is_served && first.num_waiting > 0 {
             let pulls = first.num_waiting;
-            wrong.push(format!("{pulls} pulls wait at {name}, and no daemon serves: whose are they?"));
+            wrong.push(format!(
+                "{pulls} pulls wait at {name}, and no daemon serves: whose are they?"
+            ));
         }
         if is_served && gives_nothing(&first) {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -107,7 +109,11 @@ mod tests {
         let want = space.fanout_config(None);
         let mut own = serde_json::to_value(&want).unwrap();
         own["ack_wait"] = json!(1_000_000_000);
-        assert_eq!(foreign(&info(&own, 0, 0), &want), None, "a shorter ack wait is the daemon's own");
+        assert_eq!(
+            foreign(&info(&own, 0, 0), &want),
+            None,
+            "a shorter ack wait is the daemon's own"
+        );
         for (field, value, said) in [
             ("deliver_subject", json!("_INBOX.mallory"), "pushed to _INBOX.mallory"),
             ("filter_subject", json!("cotal.main.chat.*.*.team"), "filtered by"),

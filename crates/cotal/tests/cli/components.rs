@@ -79,8 +79,7 @@ async fn take_fanout(site: &Site, server: &str) {
     config.filter_subject = Some("cotal.main.chat.*.*.nothing".to_owned());
     let filter = config.filter_subject.clone();
     let action = cotal_nats::js::ConsumerAction::CreateOrUpdate;
-    let made = connection
-        .create_consumer("CHAT_main", "fanout", filter.as_deref(), &config, action)
-        .await;
+    let made =
+        connection.create_consumer("CHAT_main", "fanout", filter.as_deref(), &config, action).await;
     made.unwrap();
 }
