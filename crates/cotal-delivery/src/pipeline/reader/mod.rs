@@ -12,6 +12,7 @@ pub(crate) mod retired;
 mod settle;
 mod share;
 pub(crate) mod start;
+mod store_room;
 pub(crate) mod waiting;
 
 use std::ops::ControlFlow;
@@ -50,7 +51,7 @@ use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
 use entry::{Batch, HandOff, Read, Recorded, Removed};
 use judge::judge;
 use retired::Remover;
-use share::Room;
+use store_room::Room;
 use waiting::SharedWaiting;
 
 /// Most entries pulled at once.

@@ -13,7 +13,8 @@ use crate::output::told;
 pub(super) async fn of(root: &Root, mesh: &MeshFile, space: &Space) -> Vec<Finding> {
     let Ok(Listener::Own(_)) = Listener::of(root, mesh).await else { return Vec::new() };
     let Ok(authority) = Authority::open(root, space) else { return Vec::new() };
-    let broken = |detail| Finding::new(format!("deliveries of {space}"), CheckOutcome::Broken, detail);
+    let broken =
+        |detail| Finding::new(format!("deliveries of {space}"), CheckOutcome::Broken, detail);
     match look(&authority, mesh).await {
         Ok(wrong) => wrong.into_iter().map(broken).collect(),
         Err(error) => vec![broken(told(&error))],
