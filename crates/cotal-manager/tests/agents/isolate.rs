@@ -76,5 +76,5 @@ async fn a_move_to_three_accounts_loses_nothing_wherever_it_dies() {
     received.sort();
     assert_eq!(received, ["after", "unread-2", "while nobody serves"]);
     let home = account.keys_of(Account::Agents).public_key();
-    assert_eq!(Creds::parse(&text(&mesh, "local.bob")).unwrap().claims().account(), home);
+    assert_eq!(Creds::parse(&text(&mesh, "local.bob")).unwrap().claims().account, home);
 }
