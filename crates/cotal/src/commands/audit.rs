@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use cotal_nats::{Bytes, Connection, Denial, NatsError, Operation};
+use cotal_nats::{Bytes, Connection, Denial, Listener, NatsError, Operation};
 use cotal_wire::Space;
 use cotal_wire::attempts::{Attempt, harmless};
 use serde_json::json;
-use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use super::as_agent::AgentArgs;
@@ -72,7 +71,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
 /// A connection whose every attempt is judged by what the broker says about it.
 struct Audit {
     connection: Connection,
-    denials: broadcast::Receiver<Denial>,
+    denials: Listener<Denial>,
     marks: u64,
 }
 
