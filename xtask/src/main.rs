@@ -9,6 +9,7 @@
     reason = "this program talks to a person on a terminal"
 )]
 
+mod attack;
 mod bench;
 mod build;
 mod contracts;
@@ -43,6 +44,8 @@ enum Command {
     Test(test::Args),
     /// List the contracts that no test names.
     Contracts(contracts::Args),
+    /// Try every attack of docs/security.md against a real broker.
+    Attack(attack::Args),
     /// Play the main job with real processes and say what happens.
     Demo(demo::Args),
     /// Renew credentials that live for seconds under traffic, while everything restarts.
@@ -72,6 +75,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Test(args) => test::run(&args),
         Command::Contracts(args) => contracts::run(&args),
+        Command::Attack(args) => attack::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => demo::soak::run(&args),
         Command::Standby(args) => standby::run(&args),

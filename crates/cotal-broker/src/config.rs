@@ -29,6 +29,9 @@ pub struct ServerConfig {
     /// The longest protocol line. The broker's own 4 KiB is too short for a CONNECT that carries a
     /// JWT with many permissions.
     pub max_control_line: u32,
+    /// Connections that it takes in all, those that have not presented a credential yet among them;
+    /// the broker's own default is 65,536.
+    pub max_connections: Option<u32>,
     /// The largest message body, when it differs from the broker's 1 MiB.
     pub max_payload: Option<u32>,
     /// TLS, when clients must speak it.
@@ -137,6 +140,7 @@ impl ServerConfig {
             },
             auth: Auth::Open,
             max_control_line: 65_536,
+            max_connections: None,
             max_payload: None,
             tls: None,
             cluster: None,
@@ -174,6 +178,9 @@ impl ServerConfig {
         }
         out.string("server_name", &self.server_name);
         out.bare("max_control_line", self.max_control_line);
+        if let Some(count) = self.max_connections {
+            out.bare("max_connections", count);
+        }
         if let Some(bytes) = self.max_payload {
             out.bare("max_payload", bytes);
         }

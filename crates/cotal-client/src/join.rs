@@ -7,7 +7,7 @@ use std::fmt;
 
 use cotal_nats::NatsError;
 use cotal_wire::Channel;
-use cotal_wire::control::{LeaveArgs, Left as LeftReply, MembershipItem, Memberships, op};
+use cotal_wire::control::{Code, LeaveArgs, Left as LeftReply, MembershipItem, Memberships, op};
 use cotal_wire::rows::DeliveryClass;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -146,9 +146,9 @@ impl Endpoint {
             self.backfill(channel, replay.clone()).await;
         }
         let backstop = match settings {
-            Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
+            Ok(Settings { class: DeliveryClass::Live, .. }) => self.unless_live(channel).await,
             // Without the config the daemon decides: it resolves the class itself.
-            _ => pending_joins::establish(self.plane(), self.sink(), channel).await,
+            _ => self.unless_refused_as_live(channel).await,
         };
         match &backstop {
             Backstop::Unestablished(why) if why.is_retried() => {
@@ -157,6 +157,35 @@ impl Endpoint {
             _ => self.pending_joins().remove(channel),
         }
         JoinState { channel: channel.clone(), live, backstop, instructions, replay }
+    }
+
+    /// The durable half where the config that was read says *live*. A mirror of the configs lags by
+    /// milliseconds, so a daemon that serves is asked: it reads them at their source.
+    async fn unless_live(&self, channel: &Channel) -> Backstop {
+        if !matches!(self.plane().liveness().await, Ok(Liveness::Bound)) {
+            return Backstop::NotDurable;
+        }
+        match pending_joins::establish(self.plane(), self.sink(), channel).await {
+            Backstop::Durable { generation } => Backstop::Durable { generation },
+            Backstop::Unestablished(_) | Backstop::NotDurable => Backstop::NotDurable,
+        }
+    }
+
+    /// The durable half where the config that was read says *durable*. The daemon may know better,
+    /// and then the mirror does a moment later.
+    async fn unless_refused_as_live(&self, channel: &Channel) -> Backstop {
+        let backstop = pending_joins::establish(self.plane(), self.sink(), channel).await;
+        let invalid = Some(Code::Invalid);
+        match &backstop {
+            Backstop::Unestablished(Shortfall::Refused { code, .. }) if *code == invalid => {
+                let now = settings::read(self.connection(), self.space(), channel).await;
+                match now {
+                    Ok(Settings { class: DeliveryClass::Live, .. }) => Backstop::NotDurable,
+                    _ => backstop,
+                }
+            }
+            _ => backstop,
+        }
     }
 
     /// The live half of a join alone. A subscription that stands already is left as it is.

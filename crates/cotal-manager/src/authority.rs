@@ -40,6 +40,8 @@ pub enum Office {
     Provisioner,
     /// The same in the shared account of a space of three.
     SharedProvisioner,
+    /// Removal of what an agent sent.
+    Janitor,
 }
 
 impl Office {
@@ -49,6 +51,7 @@ impl Office {
             Self::Operator => Profile::Operator(own),
             Self::Provisioner => Profile::Provisioner,
             Self::SharedProvisioner => Profile::SharedProvisioner,
+            Self::Janitor => Profile::Janitor,
         }
     }
 }

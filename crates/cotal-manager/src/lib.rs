@@ -22,6 +22,7 @@ pub mod clock;
 mod credentials;
 mod endpoints;
 mod error;
+mod flow;
 mod gate;
 mod isolate;
 mod kick_signer;
@@ -32,6 +33,7 @@ mod provision;
 mod rail;
 mod repair;
 pub mod rows;
+mod usage;
 mod write_back;
 
 pub use agents::{
@@ -47,8 +49,9 @@ pub use credentials::{
 };
 pub use endpoints::provision_endpoint;
 pub use error::ManagerError;
+pub use flow::stalled;
 pub use gate::{Frozen, Gate};
-pub use isolate::{Isolation, isolate};
+pub use isolate::{Isolation, Move, Moved, isolate};
 pub use kick_signer::KickSigner;
 pub use manage::{
     Manager, ManagerOptions, Renewal, RenewalOutcome, Renewals, Sessions, renew_once,
@@ -59,4 +62,5 @@ pub use mint::{
 pub use provision::{Provisioned, Shape, provision, provision_space};
 pub use rail::{Liveness, Rail};
 pub use repair::SettingChange;
+pub use usage::{AgentUsage, Freed, StreamUsage, Usage, free, usage};
 pub use write_back::{WrittenBack, write_back_rows};

@@ -147,7 +147,11 @@ async fn ensure_stream(
     let have = match connection.stream_info(name).await {
         Ok(info) => info.config,
         Err(NatsError::Absent { .. }) => {
-            let made = connection.create_stream(name, want).await;
+            let mut made = connection.create_stream(name, want).await.map(drop);
+            if made.as_ref().is_err_and(has_no_room) && want.max_bytes > 0 {
+                let uncapped = StreamConfig { max_bytes: -1, ..want.clone() };
+                made = connection.create_stream(name, &uncapped).await.map(drop);
+            }
             made.doing(|| format!("create the stream {name}"))?;
             done.created.push(name.clone());
             return Ok(true);
@@ -158,16 +162,27 @@ async fn ensure_stream(
         Ok(Value::Object(map)) => map,
         _ => Map::new(),
     };
-    let changes = repair::changes(&have, want);
-    if changes.is_empty() {
-        return Ok(false);
+    let mut changes = repair::changes(&have, want);
+    while !changes.is_empty() {
+        let fields: Vec<_> = changes.iter().map(|change| change.field).collect();
+        let updated = connection.update_stream(name, &repair::repaired(&have, &changes)).await;
+        let is_capped = fields.contains(&repair::MAX_BYTES);
+        if is_capped && updated.as_ref().is_err_and(has_no_room) {
+            changes.retain(|change| change.field != repair::MAX_BYTES);
+            continue;
+        }
+        updated.doing(|| format!("repair {} of the stream {name}", fields.join(", ")))?;
+        done.repaired.push((name.clone(), changes));
+        break;
     }
-    let fields: Vec<_> = changes.iter().map(|change| change.field).collect();
-    let repaired = repair::repaired(&have, &changes);
-    let updated = connection.update_stream(name, &repaired).await;
-    updated.doing(|| format!("repair {} of the stream {name}", fields.join(", ")))?;
-    done.repaired.push((name.clone(), changes));
     Ok(false)
+}
+
+/// Whether a broker cannot set aside the room that a cap reserves. A space on it works without the
+/// cap, and `space usage` tells which streams have none.
+fn has_no_room(error: &NatsError) -> bool {
+    const NO_ROOM: [u32; 2] = [10_047, 10_023];
+    matches!(error, NatsError::Refused { err_code, .. } if NO_ROOM.contains(err_code))
 }
 
 async fn ensure_consumers(

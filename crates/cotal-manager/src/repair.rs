@@ -18,13 +18,14 @@ pub struct SettingChange {
 }
 
 /// Settings that must be exactly the wire's.
-const EXACT: [&str; 9] = [
+const EXACT: [&str; 10] = [
     "subjects",
     "retention",
     "storage",
     "max_msgs_per_subject",
     "max_age",
     "discard",
+    "discard_new_per_subject",
     "allow_direct",
     "allow_rollup_hdrs",
     "allow_msg_schedules",
@@ -33,6 +34,9 @@ const EXACT: [&str; 9] = [
 /// Settings that the wire demands on some streams and leaves open on the others.
 const WHERE_SET: [&str; 5] =
     ["allow_msg_ttl", "subject_delete_marker_ttl", "allow_batched", "allow_atomic", "deny_delete"];
+
+/// The cap of a stream in bytes: a demand that a small broker may not have the room for.
+pub(crate) const MAX_BYTES: &str = "max_bytes";
 
 /// What must change so that `have`, the broker's configuration, is what `want` demands.
 pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<SettingChange> {
@@ -63,6 +67,9 @@ pub(crate) fn changes(have: &Map<String, Value>, want: &StreamConfig) -> Vec<Set
     let number = |map: &Map<String, Value>, field| map.get(field).and_then(Value::as_i64);
     // The broker's own default caps a space at 1,000 members; -1 means that default.
     demand("max_consumers", number(have, "max_consumers").unwrap_or(-1) <= 0);
+    // A cap that an operator chose stands, whatever it is; none at all lets agents fill the disk.
+    let bytes = |map| number(map, MAX_BYTES).unwrap_or(-1);
+    demand(MAX_BYTES, bytes(have) <= 0 && bytes(&want) > 0);
     // Ids must be remembered at least as long as a retry may take.
     let (window, least) = (number(have, "duplicate_window"), number(&want, "duplicate_window"));
     demand("duplicate_window", window.unwrap_or(0) < least.unwrap_or(0));
@@ -96,6 +103,7 @@ fn default_of(field: &str) -> Value {
         "max_msgs_per_subject" => json!(-1),
         "max_age" | "subject_delete_marker_ttl" => json!(0),
         "allow_direct"
+        | "discard_new_per_subject"
         | "allow_rollup_hdrs"
         | "allow_msg_schedules"
         | "allow_msg_ttl"

@@ -23,6 +23,7 @@ pub mod progress;
 pub mod refusals;
 pub mod renewal;
 pub mod reopen;
+pub mod shares;
 pub mod timers;
 pub mod trim;
 pub mod unrouted;

@@ -153,6 +153,13 @@ impl OverflowMeter {
         }
     }
 
+    /// How many copies the member holds unread at most, were there no cap.
+    #[must_use]
+    pub fn held_at_most(&self, member: &Lifecycle) -> u64 {
+        let unseen = if self.seeded { 0 } else { PER_SUBJECT };
+        self.members.get(member).map_or(unseen, |fill| fill.at_most)
+    }
+
     /// Whether the member's unread count must be read, because its store could be full or was never
     /// checked.
     #[must_use]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cotal_wire::accounts::{Account as Home, Crossing, Grant};
+use cotal_wire::limits::AGENT_CONNECTIONS;
 use cotal_wire::permissions::Permissions;
 use serde::Serialize;
 
@@ -68,13 +69,17 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// With the part that `home` has in `grants`; `key` tells an account's id.
+    /// With the part that `home` has in `grants`, and its share of the broker's connections; `key`
+    /// tells an account's id.
     pub(crate) fn with_grants(
         mut self,
         home: Home,
         grants: &'a [Grant],
         key: impl Fn(Home) -> &'a str,
     ) -> Self {
+        if home == Home::Agents {
+            self.limits.conn = AGENT_CONNECTIONS;
+        }
         for grant in grants {
             // Two accounts may be offered the same subject; it is exported once.
             let is_told = self.exports.iter().any(|export| export.subject == grant.subject);
@@ -204,7 +209,7 @@ impl<'a> User<'a> {
         Self {
             publish: Permission::new(&permissions.pub_allow, &permissions.pub_deny),
             subscribe: Permission::new(&permissions.sub_allow, &permissions.sub_deny),
-            subs: UNLIMITED,
+            subs: permissions.subscriptions.unwrap_or(UNLIMITED),
             data: UNLIMITED,
             payload: UNLIMITED,
             tags,

@@ -133,6 +133,7 @@ fn tags(space: &Space, profile: &Profile, own: &Principal) -> Vec<String> {
         Profile::MembershipRw
         | Profile::Provisioner
         | Profile::SharedProvisioner
+        | Profile::Janitor
         | Profile::Workflow(_) => own,
     };
     let mut tags = identity_tags(principal);

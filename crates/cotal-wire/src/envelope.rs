@@ -357,9 +357,35 @@ pub fn redelivery_key(key: &str, n: u64) -> String {
     if n == 0 { key.to_owned() } else { format!("{key}:r{n}") }
 }
 
+/// The sender of a copy, as its `Nats-Msg-Id` names it; `None` for what is no such key.
+#[must_use]
+pub fn sender_in_key(key: &str) -> Option<&str> {
+    let is_again = |part: &str| part.strip_prefix('r').is_some_and(|n| n.parse::<u64>().is_ok());
+    let key = match key.rsplit_once(':') {
+        Some((first, again)) if is_again(again) => first,
+        _ => key,
+    };
+    let mut parts = key.rsplitn(4, ':');
+    let (_generation, _member, sender) = (parts.next()?, parts.next()?, parts.next()?);
+    parts.next().map(|_id| sender)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sender_is_read_back_from_a_copys_key() {
+        let bob = Lifecycle::parse("local.bob.aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
+        for id in ["m", "a:b odd"] {
+            let key = dedup_key(&dedup_stem(id, &alice()).unwrap(), &bob, 2);
+            assert_eq!(sender_in_key(&key), Some("local.alice"));
+            assert_eq!(sender_in_key(&redelivery_key(&key, 3)), Some("local.alice"));
+        }
+        for none in ["", "m", "m:local.alice", "local.alice:m:2"] {
+            assert_eq!(sender_in_key(none), None, "{none}");
+        }
+    }
 
     fn alice() -> Principal {
         Principal::parse("local.alice").unwrap()

@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub mod anycast;
+pub mod attempts;
 pub mod channel;
 pub mod control;
 pub mod creds;

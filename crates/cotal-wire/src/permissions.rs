@@ -13,4 +13,7 @@ pub struct Permissions {
     pub sub_allow: Vec<String>,
     /// Subjects refused even where `sub_allow` covers them.
     pub sub_deny: Vec<String>,
+    /// Subscriptions that one connection may have; `None` for the broker's own bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriptions: Option<i64>,
 }

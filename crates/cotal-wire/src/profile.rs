@@ -3,6 +3,7 @@
 use crate::accounts::{Account, Topology};
 use crate::channel::ChannelPattern;
 use crate::ids::{ConnId, EndpointName, Lifecycle, Principal, Role};
+use crate::limits::AGENT_SUBSCRIPTIONS;
 use crate::names::{
     ANYCAST_TAKE, Bucket, DEFAULTS_KEY, DELIVERY, DELIVERY_ADMIN, FANOUT, FORWARDED_REPLIES,
     JS_FLOW, JS_INFO, READER, SYS_CLAIMS_UPDATE, SYS_PING, Space, TIMER_WRITER, replies_of, sys,
@@ -41,6 +42,8 @@ pub enum Profile {
     Provisioner,
     /// The same in the shared account of a space of three.
     SharedProvisioner,
+    /// Removal of what an agent sent, where it fills a stream.
+    Janitor,
     /// A workflow endpoint: asks for its own timers and reads when they fire.
     Workflow(EndpointName),
     /// Reads all channel traffic.
@@ -80,6 +83,7 @@ impl Profile {
             Self::Operator(_) => "operator",
             Self::Provisioner => "provisioner",
             Self::SharedProvisioner => "shared-provisioner",
+            Self::Janitor => "janitor",
             Self::Workflow(_) => "workflow",
             Self::Observer(_) => "observer",
             Self::Admin(_) => "admin",
@@ -104,7 +108,9 @@ impl Profile {
             Self::Agent(_) | Self::Observer(_) | Self::Admin(_) => None,
             Self::Delivery(_) | Self::MembershipRw | Self::Supervisor(_) => Some(24 * HOUR),
             Self::Workflow(_) => Some(30 * 24 * HOUR),
-            Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner => Some(10 * 60),
+            Self::Operator(_) | Self::Provisioner | Self::SharedProvisioner | Self::Janitor => {
+                Some(10 * 60)
+            }
         }
     }
 
@@ -120,11 +126,14 @@ impl Profile {
             Self::Operator(own) => grant.operator(own),
             Self::Provisioner => grant.provisioner(),
             Self::SharedProvisioner => grant.shared_provisioner(),
+            Self::Janitor => grant.janitor(),
             Self::Workflow(endpoint) => grant.workflow(endpoint),
             Self::Observer(own) => grant.observer(own),
             Self::Admin(own) => grant.admin(own),
         }
-        grant.done()
+        let may = grant.done();
+        let bound = (self.account() == Account::Agents).then_some(AGENT_SUBSCRIPTIONS);
+        Permissions { subscriptions: bound, ..may }
     }
 }
 
@@ -199,7 +208,7 @@ impl<'a> Grant<'a> {
             pub_allow: self.publish,
             pub_deny: self.deny,
             sub_allow: self.subscribe,
-            sub_deny: Vec::new(),
+            ..Permissions::default()
         }
     }
 
@@ -420,6 +429,10 @@ impl<'a> Grant<'a> {
         for config in space.stream_configs(0, false) {
             self.stream_info(&config.name);
         }
+        // Whether what is posted is delivered shows at the daemon's own consumers.
+        for (stream, durable) in [(space.chat_stream(), FANOUT), (space.inbox_stream(), READER)] {
+            self.api(&format!("CONSUMER.INFO.{stream}.{durable}"));
+        }
         let (requests, timers) = (space.ept_req_stream(), space.ept_stream());
         for stream in [space.inbox_stream(), space.dlv_stream(), requests, timers] {
             self.api(&format!("STREAM.MSG.GET.{stream}"));
@@ -456,6 +469,15 @@ impl<'a> Grant<'a> {
     fn provisions(&mut self, stream: &str) {
         for call in ["CREATE", "UPDATE", "INFO"] {
             self.api(&format!("STREAM.{call}.{stream}"));
+        }
+    }
+
+    /// A purge cannot be confined to a subject, so only a credential of minutes has it.
+    fn janitor(&mut self) {
+        let space = self.space;
+        for stream in [space.chat_stream(), space.dm_stream(), space.task_stream()] {
+            self.stream_info(&stream);
+            self.api(&format!("STREAM.PURGE.{stream}"));
         }
     }
 

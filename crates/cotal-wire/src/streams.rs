@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::channel::Channel;
 use crate::ids::{EndpointName, Lifecycle, Role};
 use crate::limits::{
-    ENTRY_HEADROOM, HISTORY, MAX_CONSUMERS, MAX_TIMER_MESSAGE, PER_SUBJECT, UNROUTED_PER_SUBJECT,
+    CHAT_BYTES, DM_BYTES, DM_PER_PAIR, ENTRY_HEADROOM, EPT_REQ_BYTES, HISTORY, MAX_CONSUMERS,
+    MAX_TIMER_MESSAGE, OPEN_REQUESTS, PER_SUBJECT, TASK_BYTES, UNROUTED_PER_SUBJECT,
 };
 use crate::names::{Bucket, FANOUT, READER, Space, TIMER_WRITER};
 
@@ -41,6 +42,9 @@ pub struct StreamConfig {
     pub max_consumers: i64,
     /// `old` or `new`.
     pub discard: String,
+    /// Whether a subject that is full refuses as well; only with `new`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discard_new_per_subject: bool,
     /// How long ids are remembered, in nanoseconds.
     pub duplicate_window: u64,
     /// Whether messages can be read without the leader.
@@ -150,6 +154,12 @@ fn base(name: String, subjects: Vec<String>) -> StreamConfig {
     }
 }
 
+/// A stream that agents write: beyond `bytes` it refuses, because what it would push out is
+/// another's.
+fn capped(bytes: i64, name: String, subjects: Vec<String>) -> StreamConfig {
+    StreamConfig { max_bytes: bytes, discard: "new".into(), ..base(name, subjects) }
+}
+
 /// Streams of a space (`wire.md` §3).
 impl Space {
     /// Every stream of the space, CHAT first. `max_payload` is the broker's, in bytes; `batched`
@@ -169,19 +179,24 @@ impl Space {
                 max_msgs_per_subject: UNROUTED_PER_SUBJECT.cast_signed(),
                 allow_direct: true,
                 max_msg_size: post,
-                ..base(self.chat_stream(), vec![self.chat_all()])
+                ..capped(CHAT_BYTES, self.chat_stream(), vec![self.chat_all()])
             },
-            base(self.dm_stream(), vec![self.inst_all()]),
+            StreamConfig {
+                max_msgs_per_subject: DM_PER_PAIR,
+                ..capped(DM_BYTES, self.dm_stream(), vec![self.inst_all()])
+            },
             StreamConfig {
                 retention: "workqueue".into(),
-                ..base(self.task_stream(), vec![self.svc_all()])
+                max_msgs_per_subject: OPEN_REQUESTS,
+                discard_new_per_subject: true,
+                ..capped(TASK_BYTES, self.task_stream(), vec![self.svc_all()])
             },
             store(self.inbox_stream(), self.dinbox_all()),
             store(self.dlv_stream(), self.dlv_all()),
             StreamConfig {
                 max_msg_size: MAX_TIMER_MESSAGE,
                 max_age: TIMER_REQUEST_AGE,
-                ..base(self.ept_req_stream(), vec![self.ept_all("schedule")])
+                ..capped(EPT_REQ_BYTES, self.ept_req_stream(), vec![self.ept_all("schedule")])
             },
             StreamConfig {
                 allow_msg_schedules: true,
@@ -233,7 +248,9 @@ impl Space {
     pub fn chat_mirror_config(&self) -> StreamConfig {
         let original = base(self.chat_stream(), Vec::new());
         let max_msgs_per_subject = PER_SUBJECT.cast_signed();
-        self.mirror_of(StreamConfig { max_msgs_per_subject, ..original })
+        let mirror = self.mirror_of(StreamConfig { max_msgs_per_subject, ..original });
+        // A purge of CHAT frees nothing of its mirror.
+        StreamConfig { max_bytes: CHAT_BYTES, ..mirror }
     }
 
     fn mirror_of(&self, original: StreamConfig) -> StreamConfig {

@@ -55,6 +55,8 @@ pub enum Command {
     Members(commands::members::Args),
     /// List who is online and which channels each reads.
     Who(commands::who::Args),
+    /// Try, as an agent, what the broker must refuse it; nothing is changed.
+    Audit(commands::audit::Args),
     /// List what is waiting, for whom, how long, and why.
     Pending(commands::pending::Args),
     /// List entries that are parked or were given up.

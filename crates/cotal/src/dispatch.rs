@@ -2,8 +2,8 @@
 
 use crate::cli::Command;
 use crate::commands::{
-    agent, ask, channel, completions, dead, deliver, dm, doctor, down, history, host, inbox, join,
-    leave, logs, manage, members, mint, pending, post, redeliver, request, requests, serve,
+    agent, ask, audit, channel, completions, dead, deliver, dm, doctor, down, history, host, inbox,
+    join, leave, logs, manage, members, mint, pending, post, redeliver, request, requests, serve,
     service, space, status, timer, unread, up, who,
 };
 use crate::context::Context;
@@ -26,6 +26,7 @@ pub async fn run(command: Command, ctx: &Context) -> anyhow::Result<Exit> {
         Command::Channel(args) => Box::pin(channel::run(args, ctx)).await,
         Command::Members(args) => Box::pin(members::run(args, ctx)).await,
         Command::Who(args) => Box::pin(who::run(args, ctx)).await,
+        Command::Audit(args) => Box::pin(audit::run(args, ctx)).await,
         Command::Pending(args) => Box::pin(pending::run(args, ctx)).await,
         Command::Dead(args) => Box::pin(dead::run(args, ctx)).await,
         Command::Redeliver(args) => Box::pin(redeliver::run(args, ctx)).await,

@@ -182,6 +182,17 @@ impl End {
     }
 }
 
+/// How the lane's own connection is made; those beside it begin with the same.
+fn connect_options(options: &LaneOptions, identity: &credentials::Identity) -> ConnectOptions {
+    let name = format!("cotal-delivery {}", options.space);
+    ConnectOptions {
+        heartbeat_at_least: options.upkeep.heartbeat,
+        read_buffer: options.read_buffer,
+        ..ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
+            .tls(options.tls.clone())
+    }
+}
+
 async fn claim_and_serve(
     options: &LaneOptions,
     progress: Progress,
@@ -192,13 +203,7 @@ async fn claim_and_serve(
         loaded = credentials::load_blocking(&options.store, &options.space) => loaded?,
         () = stop.cancelled() => return Ok(End::unclaimed(Ok(()))),
     };
-    let name = format!("cotal-delivery {}", options.space);
-    let connect = ConnectOptions {
-        heartbeat_at_least: options.upkeep.heartbeat,
-        read_buffer: options.read_buffer,
-        ..ConnectOptions::new(options.server.as_str(), name, identity.source.clone())
-            .tls(options.tls.clone())
-    };
+    let connect = connect_options(options, &identity);
     let dialled = tokio::select! {
         dialled = Connection::connect(connect.clone()) => dialled,
         // Nothing is claimed yet, so there is nothing to wait for and nothing to release.

@@ -45,6 +45,11 @@ impl OverflowReports {
         }
     }
 
+    /// How many copies a member's store holds unread at most, were there no cap.
+    pub(crate) fn held_at_most(&self, member: &Lifecycle) -> u64 {
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner).held_at_most(member)
+    }
+
     /// Subtracts copies that a recall deleted before they were delivered to the member.
     pub(crate) fn recalled(&self, member: &Lifecycle, undelivered: u64) {
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);

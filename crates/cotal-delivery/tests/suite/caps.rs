@@ -141,3 +141,31 @@ async fn the_cap_counts_waiting_and_parked_entries_that_it_takes() {
         assert_eq!(logged(&[kind, "local.away"]).len(), 1, "{kind}");
     }
 }
+
+/// One sender's mentions push out its own oldest alone, whatever stood before them; the miss is
+/// counted, and tells whom it hit and who filled the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_sender_pushes_out_nothing_that_another_sent() {
+    let mesh = Mesh::start().await;
+    let _lane = mesh.lane().await;
+    let (god, supervisor) = (God::of(&mesh).await, Supervisor::of(&mesh).await);
+    let alice = mesh.peer("alice", &["team.>"], &["team.>"]).await;
+    let mallory = mesh.peer("mallory", &["team.>"], &["team.>"]).await;
+    let away = mesh.peer("away", &["team.>"], &[]).await;
+    away.join(TEAM).await;
+    alice.post_many(TEAM, "early", 20).await;
+    god.wait_until_settled(READER).await;
+    mallory.post_many(TEAM, "flood", 1_100).await;
+    god.wait_until_settled(FANOUT).await;
+    god.wait_until_settled(READER).await;
+    alice.post_many(TEAM, "late", 5).await;
+    missed_by(&supervisor, "away", 125).await;
+    let named = logged(&["a sender fills the store of a member", "local.away", "local.mallory"]);
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(logged(&["a sender fills", "sender=local.alice"]).is_empty());
+
+    let got = away.receive(1_000).await;
+    let of = |prefix: &str| got.iter().filter(|id| id.starts_with(prefix)).count();
+    assert_eq!((of("early"), of("late"), of("flood")), (20, 5, 975));
+    assert!(got.contains(&"flood125".to_owned()) && !got.contains(&"flood124".to_owned()));
+}

@@ -17,10 +17,11 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agents {
     /// Signs the credential of every live agent anew where another account than the agents' signed
-    /// it. Gives those that it signed, and those whose credential is not on this root.
+    /// it. Gives those that it signed, and those whose credential is not on this root or does not
+    /// read.
     ///
     /// # Errors
-    /// When a credential is damaged, or cannot be signed or stored; running it again continues.
+    /// When a credential cannot be signed or stored; running it again continues.
     pub(crate) async fn reissue_all(
         &self,
     ) -> Result<(Vec<Principal>, Vec<Principal>), ManagerError> {
@@ -29,9 +30,14 @@ impl Agents {
         for (lifecycle, row) in self.rows().await?.live() {
             let principal = &lifecycle.principal;
             let _held = provisioning::reserve(self, principal)?;
-            let Some(old) = self.creds_of(lifecycle)? else {
-                elsewhere.push(principal.clone());
-                continue;
+            let old = match self.creds_of(lifecycle) {
+                Ok(Some(old)) => old,
+                // It is told, and the others move: nobody could connect with it again anyway.
+                Ok(None) | Err(ManagerError::DamagedCreds { .. }) => {
+                    elsewhere.push(principal.clone());
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             if old.claims.account == own {
                 continue;

@@ -1,9 +1,11 @@
 //! The end of a lifecycle.
 //!
-//! Order: narrow the ACL row, so that the daemon refuses its joins and reads; revoke its key, so
-//! that it cannot come back; read its inventory; evict it, verified; delete what it left; bury it
-//! under a tombstone. Each step is recorded before the next, so that a crash anywhere is continued
-//! by running it again, and the name is held until all is proven.
+//! Order: revoke its key, so that the broker drops it and it cannot come back; narrow the ACL row,
+//! so that the daemon refuses its joins and reads; read its inventory; evict it, verified; delete
+//! what it left; bury it under a tombstone. The revocation comes first because it needs no stream:
+//! whoever filled the disk is gone by it, whatever else the full broker refuses. Each step is
+//! recorded before the next, so that a crash anywhere is continued by running it again, and the
+//! name is held until all is proven.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,12 +35,15 @@ const EVICTION_RETRY_AFTER: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Done {
-    /// It is recorded, and the name is held.
+    /// It is recorded, and the name is held. A record of before the revocation came first may say
+    /// `narrowed`: there it has not been revoked.
+    #[serde(alias = "narrowed")]
     Nothing,
-    /// The ACL row reads nothing.
-    Narrowed,
     /// The broker refuses the key.
-    Revoked,
+    Refused,
+    /// The ACL row reads nothing, either.
+    #[serde(rename = "refused-and-narrowed", alias = "revoked")]
+    Narrowed,
     /// The member rows are known.
     Inventoried,
     /// No connection is left, as a scan proved.
@@ -105,14 +110,14 @@ impl Retirement<'_> {
         let (agents, lifecycle) = (self.agents, &self.lifecycle);
         let done = match self.record.done {
             Done::Nothing => {
+                agents.revoke(&self.record, &self.path).await?;
+                Done::Refused
+            }
+            Done::Refused => {
                 agents.rewrite_acl(lifecycle, true, |row| row.allow_subscribe.clear()).await?;
                 Done::Narrowed
             }
             Done::Narrowed => {
-                agents.revoke(&self.record, &self.path).await?;
-                Done::Revoked
-            }
-            Done::Revoked => {
                 self.record.channels = agents.inventory(lifecycle).await?;
                 let size: usize = self.record.channels.iter().map(|c| c.as_str().len() + 3).sum();
                 self.record.unlisted = size > RECORDED;

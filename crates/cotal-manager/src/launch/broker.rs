@@ -8,7 +8,7 @@ use cotal_broker::{
     Auth, Broker, BrokerBinary, BrokerError, Jwt, ListenPort, ServerConfig, SpawnOptions, Sync,
 };
 use cotal_trust::Trust;
-use cotal_wire::limits::MAX_CONTROL_LINE;
+use cotal_wire::limits::{MAX_CONNECTIONS, MAX_CONTROL_LINE};
 use cotal_workspace::files::{self, Privacy};
 use cotal_workspace::log::DEFAULT_MAX_BYTES;
 use cotal_workspace::{Durability, Identity, Root, Share, disk, identity, process};
@@ -76,6 +76,7 @@ impl BrokerLaunch<'_> {
         config.log_file = Some(root.broker_log());
         config.log_size_limit = Some(DEFAULT_MAX_BYTES);
         config.max_control_line = u32::try_from(MAX_CONTROL_LINE).unwrap_or(u32::MAX);
+        config.max_connections = Some(MAX_CONNECTIONS);
         config.jetstream.sync = match self.durability {
             Durability::Default => Sync::Periodic,
             Durability::Strict => Sync::Always,

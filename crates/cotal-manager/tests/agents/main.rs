@@ -1,8 +1,10 @@
 //! Agents and the manager against a real broker: every crash is repeated to completion.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
+mod isolate;
 mod manager;
 mod restart;
+mod room;
 mod soak;
 mod support;
 mod widen;

@@ -186,6 +186,11 @@ fn calls<'a>(streams: impl Iterator<Item = &'a str>, calls: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_janitor_may_do_this_and_nothing_else() {
+    check_profile(|_| Profile::Janitor, &[tables::JANITOR], &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_observer_may_do_this_and_nothing_else() {
     check_profile(Profile::Observer, &[tables::OBSERVER], &[]).await;
 }

@@ -174,6 +174,8 @@ api STREAM.MSG.GET.INBOX_main
 api STREAM.MSG.GET.DLV_main
 api STREAM.MSG.GET.EPT_REQ_main
 api STREAM.MSG.GET.EPT_main
+api CONSUMER.INFO.CHAT_main.fanout
+api CONSUMER.INFO.INBOX_main.reader
 pub cotal.main.live.delivery.{me}
 sub cotal.main.live.delivery.{me}.reply.*
 sub cotal.main.live.delivery.{me}.reply.nonce
@@ -265,6 +267,16 @@ pub _R_.AbCdEf.GhIjKl
 /// What an agent of a space of three may do beside: see how far CHAT itself has come.
 pub(crate) const TRUE_CHAT: &str = "
 pub cotal.main.durable.API.STREAM.INFO.CHAT_main
+";
+
+/// Whoever frees what an agent fills.
+pub(crate) const JANITOR: &str = "
+api STREAM.INFO.CHAT_main
+api STREAM.INFO.DM_main
+api STREAM.INFO.TASK_main
+api STREAM.PURGE.CHAT_main
+api STREAM.PURGE.DM_main
+api STREAM.PURGE.TASK_main
 ";
 
 /// What is tried beyond the lists above; most of it nobody may.
@@ -426,7 +438,8 @@ pub(crate) const PROVISIONING: [&str; 4] = [
 ];
 
 /// Every table.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 19] = [
+    JANITOR,
     SHARED_PRESENCE,
     FORWARDED,
     TRUE_CHAT,

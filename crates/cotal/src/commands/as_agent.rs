@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use cotal_client::{
     ConnectError, ControlError, Endpoint, EndpointOptions, SendError, Shortfall, TlsMode,
 };
+use cotal_nats::{ConnectOptions, CredsSource};
 use cotal_wire::control::Code;
 use cotal_wire::creds::Claims;
 use cotal_wire::{Channel, Principal, Role, Space};
@@ -148,6 +149,17 @@ impl AgentArgs {
 }
 
 impl Seat {
+    /// The credential's claims, and how a connection of its own is made with it, which the broker
+    /// lists under `name`.
+    pub fn bare(&self, name: &str) -> anyhow::Result<(Claims, ConnectOptions)> {
+        let text = std::fs::read_to_string(&self.file)
+            .map_err(|e| Failure::new(Exit::Absent, format!("{}: {e}", self.file.display())))?;
+        let creds = cotal_nats::Creds::parse(&text)
+            .map_err(|e| Failure::new(Exit::Usage, format!("{}: {e}", self.file.display())))?;
+        let options = ConnectOptions::new(&self.server, name, CredsSource::new(creds));
+        Ok((claims_of(&self.file)?, options.tls(self.tls.clone())))
+    }
+
     /// Connects as the agent, as `tune` wants the endpoint to be.
     pub async fn connect(
         &self,

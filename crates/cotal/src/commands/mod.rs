@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod as_agent;
 pub mod ask;
+pub mod audit;
 pub mod channel;
 pub mod completions;
 mod credential_watch;
@@ -35,4 +36,5 @@ pub mod status;
 pub mod timer;
 pub mod unread;
 pub mod up;
+pub mod usage;
 pub mod who;

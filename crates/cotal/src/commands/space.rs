@@ -48,6 +48,17 @@ Example:
         #[arg(value_parser = args::space)]
         name: Space,
     },
+    /// Show who uses how much of a space's streams, or remove what an agent sent.
+    #[command(after_help = "\
+A stream that is full refuses what is sent to it, and pushes out nobody's. Retire whoever filled it,
+then remove what it sent with --free: its posts, direct messages and role requests go, whoever has
+not read them yet.
+
+Examples:
+  cotal space usage
+  cotal space usage --space research --json
+  cotal agent retire mallory && cotal space usage --free mallory")]
+    Usage(super::usage::Args),
     /// List the spaces.
     #[command(after_help = "Example:\n  cotal space list --json")]
     List {
@@ -61,6 +72,7 @@ pub async fn run(args: Args, ctx: &Context) -> anyhow::Result<Exit> {
     match args.command {
         Command::Add { name } => add(&name, ctx).await,
         Command::Isolate { name } => Box::pin(isolate(&name, ctx)).await,
+        Command::Usage(args) => super::usage::run(args, ctx).await,
         Command::List { output } => list(output, ctx),
     }
 }

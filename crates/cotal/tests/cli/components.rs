@@ -54,3 +54,32 @@ fn an_open_mesh_is_its_broker() {
     assert_eq!(report["components"].as_array().unwrap().len(), 1);
     assert_eq!(report["state"], "serving");
 }
+
+/// What a daemon says of itself is no proof: what its consumers show is told by all three.
+#[test]
+fn a_daemon_that_is_robbed_of_its_posts_is_not_called_serving() {
+    let site = Site::up();
+    let server = site.json(&["status", "--json"])["broker"]["server"].as_str().unwrap().to_owned();
+    let tokio = tokio::runtime::Runtime::new().unwrap();
+    tokio.block_on(take_fanout(&site, &server));
+    let probed = site.run(&["status", "--components"]).ends(2);
+    let said = "is filtered by cotal.main.chat.*.*.nothing";
+    assert!(probed.out.contains(said), "{probed:?}");
+    assert!(site.run(&["status"]).err.contains(said));
+    assert!(site.run(&["doctor"]).ends(1).out.contains(said));
+}
+
+/// Lets `fanout` give the daemon nothing that is posted.
+async fn take_fanout(site: &Site, server: &str) {
+    let creds = cotal_nats::Creds::parse(&site.read("main/delivery.creds")).unwrap();
+    let source = cotal_nats::CredsSource::new(creds);
+    let options = cotal_nats::ConnectOptions::new(server, "test", source);
+    let connection = cotal_nats::Connection::connect(options).await.unwrap();
+    let mut config = connection.consumer_info("CHAT_main", "fanout").await.unwrap().config;
+    config.filter_subject = Some("cotal.main.chat.*.*.nothing".to_owned());
+    let filter = config.filter_subject.clone();
+    let action = cotal_nats::js::ConsumerAction::CreateOrUpdate;
+    let made =
+        connection.create_consumer("CHAT_main", "fanout", filter.as_deref(), &config, action).await;
+    made.unwrap();
+}

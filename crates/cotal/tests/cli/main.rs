@@ -16,6 +16,7 @@ mod files;
 mod foreground;
 mod hosted;
 mod identity;
+mod isolate;
 mod lifetime;
 mod listener;
 mod manager;

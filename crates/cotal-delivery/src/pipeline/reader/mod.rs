@@ -10,7 +10,9 @@ mod entry;
 pub(crate) mod judge;
 pub(crate) mod retired;
 mod settle;
+mod share;
 pub(crate) mod start;
+mod store_room;
 pub(crate) mod waiting;
 
 use std::ops::ControlFlow;
@@ -18,7 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cotal_nats::{Delivery, Gather, Outgoing, PullError, Writer};
+use cotal_nats::{Connection, Delivery, Gather, Outgoing, PullError, Writer};
 use cotal_rules::authorize::{DenyReason, Verdict};
 use cotal_rules::backoff::Backoff;
 use cotal_wire::Space;
@@ -49,6 +51,7 @@ use discarded::{DISCARD_SCAN_EVERY, DiscardScan, FirstHeld};
 use entry::{Batch, HandOff, Read, Recorded, Removed};
 use judge::judge;
 use retired::Remover;
+use store_room::Room;
 use waiting::SharedWaiting;
 
 /// Most entries pulled at once.
@@ -64,6 +67,7 @@ const EXTEND_EVERY: Duration = Duration::from_secs(15);
 /// What the reader works with.
 pub(crate) struct ReaderParts {
     pub(crate) space: Space,
+    pub(crate) connection: Connection,
     pub(crate) view: Arc<View>,
     pub(crate) writer: Writer,
     pub(crate) pulls: PullSource,
@@ -100,6 +104,8 @@ pub(crate) struct Reader {
     /// Writes to the dead bucket in progress.
     records: JoinSet<Recorded>,
     scan_due: Interval,
+    /// What is known of members' stores.
+    room: Room,
 }
 
 /// Work in progress.
@@ -135,6 +141,7 @@ impl Reader {
             removals: JoinSet::new(),
             records: JoinSet::new(),
             scan_due: interval(DISCARD_SCAN_EVERY),
+            room: Room::default(),
         }
     }
 
@@ -249,6 +256,7 @@ impl Reader {
     /// Judges a batch and gives its copies to the writer.
     async fn hand_off(&mut self, batch: Batch) {
         let (entries, copies, in_flight) = self.judge_all(batch).await;
+        let (entries, copies) = self.make_room(entries, copies).await;
         if entries.is_empty() {
             return;
         }

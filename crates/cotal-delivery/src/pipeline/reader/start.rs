@@ -51,6 +51,7 @@ pub(crate) async fn spawn(
     let (publisher, progress) = reader_progress();
     let reader = Reader::new(ReaderParts {
         space: space.clone(),
+        connection: connection.clone(),
         view: Arc::clone(view),
         writer,
         pulls: PullSource::open(context, &stream, READER, PULL_ENTRIES).await?,

@@ -15,7 +15,7 @@ impl Stirs {
         // A view that is gone stirs nothing.
         let changed = async |rows: &mut watch::Receiver<Progress>| {
             if rows.changed().await.is_err() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {

@@ -97,7 +97,7 @@ async fn inherits_nothing(alice: &Peer, god: &God, lifecycles: &[Lifecycle]) {
 }
 
 const STEPS: [Done; 6] =
-    [Done::Nothing, Done::Narrowed, Done::Revoked, Done::Inventoried, Done::Evicted, Done::Deleted];
+    [Done::Nothing, Done::Refused, Done::Narrowed, Done::Inventoried, Done::Evicted, Done::Deleted];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inv_6_a_retirement_that_dies_after_any_recorded_step_is_finished_by_the_next_run() {
@@ -251,7 +251,7 @@ async fn inv_6_a_daemon_that_comes_within_the_wait_is_asked_again() {
     mesh.add_agent("bob", &["team.>"], &[], None).await;
     let agents = agents(&mesh).await;
     let mut retirement = agents.begin_retirement(&name("bob")).await.expect("a retirement");
-    while retirement.done() != Done::Revoked {
+    while retirement.done() != Done::Narrowed {
         retirement.step().await.expect("a step without the daemon");
     }
     drop(retirement);

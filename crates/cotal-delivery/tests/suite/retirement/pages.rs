@@ -57,7 +57,7 @@ async fn inv_5_inv_6_an_agent_with_more_rows_than_a_reply_takes_is_retired() {
     drop((dying, proxy));
     let agents = agents(&mesh).await;
     let mut retirement = agents.begin_retirement(&who).await.expect("a retirement");
-    assert_eq!(retirement.done(), Done::Revoked, "half an inventory is none");
+    assert_eq!(retirement.done(), Done::Narrowed, "half an inventory is none");
     while retirement.done() != Done::Evicted {
         retirement.step().await.expect("a step");
     }

@@ -16,7 +16,7 @@ use cotal_workspace::{
 
 use super::certificate::Certificate;
 use super::finding::{CheckOutcome, Finding};
-use super::{Disk, Listener};
+use super::{Disk, Listener, deliveries};
 use crate::context::{Context, tls_of};
 use crate::output::told;
 
@@ -62,6 +62,7 @@ pub(super) async fn root(ctx: &Context, root: &Root) -> Vec<Finding> {
         if mesh.mode == Mode::Auth {
             findings.extend(credentials(root, space));
             findings.extend(Box::pin(losses(root, &mesh, space)).await);
+            findings.extend(Box::pin(deliveries::of(root, &mesh, space)).await);
         }
     }
     findings

@@ -3,6 +3,7 @@
 mod auth;
 mod certificate;
 mod checks;
+mod deliveries;
 mod disk;
 mod finding;
 mod listener;

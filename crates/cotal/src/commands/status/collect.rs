@@ -2,7 +2,9 @@
 
 use cotal_manager::launch::{running_broker, running_daemon, running_manager};
 use cotal_manager::rows::AclRows;
-use cotal_manager::{Authority, BrokerAddress, Gate, Liveness, Office, Rail, unfinished_agents};
+use cotal_manager::{
+    Authority, BrokerAddress, Gate, Liveness, Office, Rail, stalled, unfinished_agents,
+};
 use cotal_nats::{Bucket, Connection, NatsError};
 use cotal_wire::Space;
 use cotal_wire::accounts::Topology;
@@ -109,6 +111,8 @@ async fn ask(root: &Root, mesh: &MeshFile, status: &mut SpaceStatus) -> anyhow::
             "unknown"
         }
     });
+    let is_served = status.delivery == Some("bound");
+    status.errors.extend(stalled(&connection, &space, is_served).await?);
     status.lease = Some(lease(&connection, &space).await?);
     status.agents = Some(AclRows::read(&connection, &space).await?.live().count());
     status.streams = Some(streams(&connection, &space).await?);

@@ -4,7 +4,7 @@
 //! responder.
 
 use cotal_manager::launch::running_daemon;
-use cotal_manager::{Authority, BrokerAddress, Liveness, ManagerError, Office, Rail};
+use cotal_manager::{Authority, BrokerAddress, Liveness, ManagerError, Office, Rail, stalled};
 use cotal_nats::{ConnectError, NatsError};
 use cotal_wire::Space;
 use cotal_workspace::{MeshFile, Mode, Root};
@@ -167,8 +167,20 @@ async fn delivery(root: &Root, mesh: &MeshFile, space: &Space) -> anyhow::Result
                 Some(pid) => rail.probe_process(pid).await,
                 None => rail.probe().await,
             };
+            let (state, found) = judged(probed, runs);
+            let is_served = state == State::Serving;
+            let wrong = stalled(&connection, space, is_served).await;
             connection.close(CLOSE_WITHIN).await;
-            Ok(judged(probed, runs))
+            Ok(match wrong {
+                Ok(wrong) if !wrong.is_empty() => {
+                    (state.max(State::NotServing), format!("{found}; {}", wrong.join("; ")))
+                }
+                Ok(_) => (state, found),
+                Err(error) => {
+                    let found = format!("{found}; whether it delivers is unknown: {error}");
+                    (state.max(State::NotServing), found)
+                }
+            })
         }
     }
 }
