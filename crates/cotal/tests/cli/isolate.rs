@@ -23,7 +23,7 @@ fn creds(site: &Site, agent: &str) -> String {
 
 /// An agent whose credential lets it hear and call anything is found by an audit.
 fn too_wide(site: &Site, space: &Space, creds: &str) {
-    let root = Root::init(&site.root()).unwrap();
+    let root = Root::init(site.root()).unwrap();
     let authority = Authority::open(&root, space).unwrap();
     let claims = cotal_wire::creds::Creds::parse(creds).unwrap().claims;
     let key = cotal_trust::UserKey::generate();
@@ -53,7 +53,7 @@ fn too_wide(site: &Site, space: &Space, creds: &str) {
 #[test]
 fn a_space_of_one_account_is_moved_with_its_agents_their_posts_and_memberships() {
     let site = Site::new();
-    let root = Root::init(&site.root()).unwrap();
+    let root = Root::init(site.root()).unwrap();
     let space = Space::parse("main").unwrap();
     Authority::create_as(&root, &space, Topology::One).unwrap();
     site.run(&["space", "isolate", "main"]).ends(4);
