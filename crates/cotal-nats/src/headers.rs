@@ -19,8 +19,9 @@ pub const ROLLUP: &str = "Nats-Rollup";
 pub const MARKER_REASON: &str = "Nats-Marker-Reason";
 /// Lifetime of a single message.
 pub const TTL: &str = "Nats-TTL";
-/// Stream of a directly read message.
-pub(crate) const STREAM: &str = "Nats-Stream";
+/// Set in this process on a message some of whose header lines could not be read, and were left
+/// out.
+pub(crate) const UNREADABLE: &str = "Cotal-Unreadable-Headers";
 /// Subject of a directly read message.
 pub(crate) const SUBJECT: &str = "Nats-Subject";
 /// Sequence of a directly read message.
@@ -35,6 +36,17 @@ const PREAMBLE: &str = "NATS/1.0";
 /// One header value as text.
 pub fn get<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
     headers?.get(HeaderName::from_static(name)).map(HeaderValue::as_str)
+}
+
+/// The last value of a header that is there more than once.
+pub(crate) fn last<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
+    headers?.get_last(HeaderName::from_static(name)).map(HeaderValue::as_str)
+}
+
+/// Whether every header line that the publisher sent is here. The broker passes on whatever bytes a
+/// publisher sends for headers.
+pub fn are_readable(headers: Option<&HeaderMap>) -> bool {
+    get(headers, UNREADABLE).is_none()
 }
 
 /// One header value as a number.

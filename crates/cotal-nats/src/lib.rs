@@ -20,6 +20,7 @@ mod creds;
 mod error;
 mod event;
 mod fence;
+mod guard;
 pub mod headers;
 pub mod js;
 mod json;
