@@ -4,7 +4,6 @@
 //! back from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
 use crate::fence::Fence;
 use crate::guard::{DialError, Guard};
+use crate::transport::{HANDSHAKE_TIMEOUT, TlsMode};
 
 /// The broker answers this for every credential: with the account's facts, or with a refusal.
 pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
@@ -29,7 +29,6 @@ pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A redial waits at most this long, so that a broker which is back is found at once.
 const MAX_REDIAL_DELAY: Duration = Duration::from_millis(500);
 /// Where the broker serves the API of the account's own streams.
@@ -38,19 +37,6 @@ const API: &str = "$JS.API";
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
 /// Bytes read from the socket at once, where many messages come.
 const READ_BUFFER: u16 = u16::MAX;
-
-/// The transport that is demanded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TlsMode {
-    /// Plaintext unless the broker itself asks for TLS.
-    #[default]
-    Plain,
-    /// TLS or nothing: a plaintext listener is refused.
-    Required {
-        /// Trusted roots in PEM; the system's when absent.
-        ca: Option<PathBuf>,
-    },
-}
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{HANDSHAKE_TIMEOUT, TlsMode};
+use crate::transport::{HANDSHAKE_TIMEOUT, TlsMode};
 
 /// The broker's first line lists the servers of its cluster; no cluster needs more.
 const MAX_INFO: usize = 1024 * 1024;

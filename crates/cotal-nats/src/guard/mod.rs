@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
-use crate::connection::TlsMode;
+use crate::transport::TlsMode;
 pub(crate) use dial::DialError;
 use dial::Target;
 use notes::Notes;
