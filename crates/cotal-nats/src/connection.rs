@@ -4,7 +4,6 @@
 //! back from TLS to plaintext, and its reply inboxes all lie below `_INBOX_<connId>`.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +20,8 @@ use crate::creds::{Creds, CredsError, CredsSource};
 use crate::error::{ConnectError, Denial, NatsError};
 use crate::event::{ConnEvent, ConnState, Hub, Phase};
 use crate::fence::Fence;
+use crate::guard::{DialError, Guard};
+use crate::transport::{HANDSHAKE_TIMEOUT, TlsMode};
 
 /// The broker answers this for every credential: with the account's facts, or with a refusal.
 pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
@@ -28,7 +29,6 @@ pub(crate) const PROBE_SUBJECT: &str = "$JS.API.INFO";
 /// pings.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A redial waits at most this long, so that a broker which is back is found at once.
 const MAX_REDIAL_DELAY: Duration = Duration::from_millis(500);
 /// Where the broker serves the API of the account's own streams.
@@ -37,19 +37,6 @@ const API: &str = "$JS.API";
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
 /// Bytes read from the socket at once, where many messages come.
 const READ_BUFFER: u16 = u16::MAX;
-
-/// The transport that is demanded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TlsMode {
-    /// Plaintext unless the broker itself asks for TLS.
-    #[default]
-    Plain,
-    /// TLS or nothing: a plaintext listener is refused.
-    Required {
-        /// Trusted roots in PEM; the system's when absent.
-        ca: Option<PathBuf>,
-    },
-}
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -112,6 +99,8 @@ impl ConnectOptions {
 pub(crate) struct Inner {
     pub(crate) client: async_nats::Client,
     pub(crate) hub: Arc<Hub>,
+    /// How many connections the relay has with the broker.
+    pipes: watch::Receiver<usize>,
     conn_id: String,
     inbox: String,
     creds: CredsSource,
@@ -169,13 +158,16 @@ impl Connection {
         let events = hub.events.subscribe();
         let inbox = format!("_INBOX_{conn_id}");
         let presented = Presented::default();
-        let dial = client_options(&options, &conn_id, &inbox, &hub, &presented)
-            .connect(options.url.as_str());
-        let client = Box::pin(dial).await.map_err(|e| classify_connect(&e, &options))?;
+        let guard = Arc::new(guard(&options).await?);
+        let dial = client_options(&options, &conn_id, &inbox, &hub, &presented, &guard)
+            .connect(guard.url());
+        let client =
+            Box::pin(dial).await.map_err(|e| classify_connect(&e, guard.failure(), &options))?;
         let connection = Self {
             inner: Arc::new(Inner {
                 client,
                 hub,
+                pipes: guard.pipes(),
                 conn_id,
                 inbox,
                 creds: options.creds,
@@ -317,16 +309,20 @@ impl Connection {
     /// Sends what is queued, then closes. A connection that is down is given up at once.
     pub async fn close(&self, within: Duration) {
         if self.is_connected() {
-            let mut state = self.state();
+            let (mut state, mut pipes) = (self.state(), self.inner.pipes.clone());
             if self.inner.client.drain().await.is_ok() {
-                let closed = state.wait_for(|s| s.phase == Phase::Closed);
-                let _ = tokio::time::timeout(within, closed).await;
+                let sent = async {
+                    let closed = state.wait_for(|s| s.phase == Phase::Closed).await.is_ok();
+                    closed && pipes.wait_for(|pipes| *pipes == 0).await.is_ok()
+                };
+                let _ = tokio::time::timeout(within, sent).await;
             }
         }
         self.inner.hub.abandon();
     }
 
-    /// Hands everything queued so far to the operating system.
+    /// Sends on its way what is queued so far; [`close`](Self::close) waits until the broker has
+    /// it.
     pub async fn flush(&self) -> Result<(), NatsError> {
         self.inner.client.flush().await.map_err(|_| NatsError::Closed)
     }
@@ -426,11 +422,15 @@ fn client_options(
     inbox: &str,
     hub: &Arc<Hub>,
     presented: &Presented,
+    guard: &Arc<Guard>,
 ) -> async_nats::ConnectOptions {
     let base = auth_options(options.creds.clone(), conn_id.to_owned(), Arc::clone(presented));
     let events = Arc::clone(hub);
     let redials = Arc::clone(hub);
-    let mut base = base
+    // Held by what the library asks before each dial, so that nobody else gets its address while it
+    // may dial.
+    let guard = Arc::clone(guard);
+    let base = base
         .name(&options.name)
         .custom_inbox_prefix(inbox)
         .ping_interval(options.ping_interval)
@@ -440,18 +440,29 @@ fn client_options(
         .read_buffer_capacity(options.read_buffer)
         .ignore_discovered_servers()
         .max_reconnects(None)
-        .reconnect_delay_callback(move |attempts| redial_delay(&redials, attempts))
+        .reconnect_delay_callback(move |attempts| {
+            let _address_stays_taken = &guard;
+            redial_delay(&redials, attempts)
+        })
         .event_callback(move |event| {
             events.on_client_event(event);
             std::future::ready(())
         });
-    if let TlsMode::Required { ca } = &options.tls {
-        base = base.require_tls(true);
-        if let Some(ca) = ca {
-            base = base.add_root_certificates(ca.clone());
-        }
-    }
     if options.retry_initial { base.retry_on_initial_connect() } else { base }
+}
+
+/// The relay to the broker that the options name.
+async fn guard(options: &ConnectOptions) -> Result<Guard, NatsError> {
+    let url = options.url.clone();
+    let address = url.parse().map_err(|e: std::io::Error| {
+        let detail = e.to_string();
+        ConnectError::Address { url: url.clone(), detail }
+    })?;
+    let opened = Guard::open(address, options.tls.clone()).await;
+    opened.map_err(|e| {
+        let detail = format!("no loopback port for the relay to it: {e}");
+        ConnectError::Unreachable { url, detail }.into()
+    })
 }
 
 fn auth_options(
@@ -542,28 +553,30 @@ async fn rejection(events: &mut Listener<ConnEvent>) -> &'static str {
     }
 }
 
-fn classify_connect(error: &async_nats::ConnectError, options: &ConnectOptions) -> ConnectError {
+fn classify_connect(
+    error: &async_nats::ConnectError,
+    failure: Option<DialError>,
+    options: &ConnectOptions,
+) -> ConnectError {
     let url = options.url.clone();
     let detail = error.to_string();
-    let looks_like_tls = ["TLS", "tls", "certificate", "corrupt message", "handshake"]
-        .iter()
-        .any(|needle| detail.contains(needle));
     match error.kind() {
         ConnectErrorKind::ServerParse => ConnectError::Address { url, detail },
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Rejected { url, detail }
         }
         ConnectErrorKind::TimedOut => ConnectError::Timeout { url, after: HANDSHAKE_TIMEOUT },
-        ConnectErrorKind::Tls => ConnectError::Tls { url, detail },
         ConnectErrorKind::Io if detail.to_ascii_lowercase().contains("authentication") => {
             ConnectError::Rejected { url, detail }
         }
-        ConnectErrorKind::Io if options.tls != TlsMode::Plain && looks_like_tls => {
-            ConnectError::Tls { url, detail }
-        }
-        ConnectErrorKind::Dns | ConnectErrorKind::Io | ConnectErrorKind::MaxReconnects => {
-            ConnectError::Unreachable { url, detail }
-        }
+        ConnectErrorKind::Tls
+        | ConnectErrorKind::Dns
+        | ConnectErrorKind::Io
+        | ConnectErrorKind::MaxReconnects => match failure {
+            Some(DialError::Tls(detail)) => ConnectError::Tls { url, detail },
+            Some(DialError::Unreachable(detail)) => ConnectError::Unreachable { url, detail },
+            None => ConnectError::Unreachable { url, detail },
+        },
     }
 }
 

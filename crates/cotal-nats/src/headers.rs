@@ -19,8 +19,9 @@ pub const ROLLUP: &str = "Nats-Rollup";
 pub const MARKER_REASON: &str = "Nats-Marker-Reason";
 /// Lifetime of a single message.
 pub const TTL: &str = "Nats-TTL";
-/// Stream of a directly read message.
-pub(crate) const STREAM: &str = "Nats-Stream";
+/// Set in this process on a message some of whose header lines could not be read, and were left
+/// out.
+pub(crate) const UNREADABLE: &str = "Cotal-Unreadable-Headers";
 /// Subject of a directly read message.
 pub(crate) const SUBJECT: &str = "Nats-Subject";
 /// Sequence of a directly read message.
@@ -37,24 +38,45 @@ pub fn get<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a
     headers?.get(HeaderName::from_static(name)).map(HeaderValue::as_str)
 }
 
+/// The last value of a header that is there more than once.
+pub(crate) fn last<'a>(headers: Option<&'a HeaderMap>, name: &'static str) -> Option<&'a str> {
+    headers?.get_last(HeaderName::from_static(name)).map(HeaderValue::as_str)
+}
+
+/// Whether every header line that the publisher sent is here. The broker passes on whatever bytes a
+/// publisher sends for headers.
+pub fn are_readable(headers: Option<&HeaderMap>) -> bool {
+    get(headers, UNREADABLE).is_none()
+}
+
 /// One header value as a number.
 pub(crate) fn number(headers: Option<&HeaderMap>, name: &'static str) -> Option<u64> {
     get(headers, name)?.parse().ok()
 }
 
-/// Reads a header block as the broker stores it; a line that is no header is skipped.
+/// Reads a header block as the broker stores it. What the relay would repair is marked as it marks
+/// it.
 pub(crate) fn parse_block(block: &[u8]) -> Option<HeaderMap> {
-    let text = std::str::from_utf8(block).ok()?;
+    if block.is_empty() {
+        return None;
+    }
+    let text = std::str::from_utf8(block).ok().and_then(|text| text.strip_prefix(PREAMBLE));
+    let mut lines = text.unwrap_or_default().lines();
+    // A stored message has no status of the broker's.
+    let status = lines.next().unwrap_or_default();
+    let mut unreadable = text.is_none() || !status.trim().is_empty();
     let mut map = HeaderMap::new();
-    for line in text.strip_prefix(PREAMBLE)?.lines().skip(1) {
-        let Some((name, value)) = line.split_once(':') else {
-            continue;
-        };
-        // The broker stores whatever bytes a publisher sent; a value with a bare carriage return is
-        // one that the map panics on.
-        if let (Ok(name), Ok(value)) = (name.trim().parse::<HeaderName>(), value.trim().parse()) {
-            map.append::<_, HeaderValue>(name, value);
+    for line in lines.filter(|line| !line.is_empty()) {
+        let header = line.split_once(':').and_then(|(name, value)| {
+            Some((name.parse::<HeaderName>().ok()?, value.trim().parse::<HeaderValue>().ok()?))
+        });
+        match header {
+            Some((name, value)) => map.append(name, value),
+            None => unreadable = true,
         }
+    }
+    if unreadable {
+        map.insert(HeaderName::from_static(UNREADABLE), "1");
     }
     Some(map)
 }
@@ -69,7 +91,8 @@ mod tests {
         assert_eq!(get(Some(&map), MSG_ID), Some("a:b"));
         assert_eq!(get(Some(&map), "X"), Some("y"));
         assert_eq!(get(Some(&map), ROLLUP), None);
-        assert!(parse_block(b"HTTP/1.1\r\n\r\n").is_none());
+        assert!(are_readable(Some(&map)));
+        assert!(parse_block(b"").is_none());
     }
 
     #[test]
@@ -77,8 +100,10 @@ mod tests {
         let map = parse_block(b"NATS/1.0\r\nX: a\rb\r\n: c\r\nY\r\nZ: z\r\n\r\n").expect("a block");
         assert_eq!(get(Some(&map), "Z"), Some("z"));
         assert_eq!(get(Some(&map), "X"), None);
-        for garbage in [&b"NATS/1.0\r\n\xff: a\r\n\r\n"[..], b"NATS/1.0", b"", b"\r\n"] {
-            let _ = parse_block(garbage);
+        assert!(!are_readable(Some(&map)));
+        for garbage in [&b"NATS/1.0\r\n\xff: a\r\n\r\n"[..], b"NATS/1.0 503\r\n", b"HTTP", b"\r\n"]
+        {
+            assert!(!are_readable(parse_block(garbage).as_ref()), "{}", garbage.escape_ascii());
         }
     }
 }

@@ -20,6 +20,7 @@ mod creds;
 mod error;
 mod event;
 mod fence;
+mod guard;
 pub mod headers;
 pub mod js;
 mod json;
@@ -28,6 +29,7 @@ mod no_responder;
 mod pull;
 mod rail_client;
 mod request;
+mod transport;
 mod watch;
 mod writer;
 
@@ -35,7 +37,7 @@ pub use async_nats::{HeaderMap, HeaderName, HeaderValue, Message, StatusCode, Su
 pub use bytes::Bytes;
 
 pub use broadcast::{Listener, RecvError};
-pub use connection::{ConnectOptions, Connection, Proof, TlsMode, prove};
+pub use connection::{ConnectOptions, Connection, Proof, prove};
 pub use creds::{Creds, CredsError, CredsSource, Replacements};
 pub use error::{ApiError, ConnectError, Denial, NatsError, Operation};
 pub use event::{ConnEvent, ConnState, Phase};
@@ -47,5 +49,6 @@ pub use no_responder::retry_without_responder;
 pub use pull::{Delivery, Gather, Left, PullConsumer, PullError, PullOptions};
 pub use rail_client::RailClient;
 pub use request::Subscription;
+pub use transport::TlsMode;
 pub use watch::{RemovalReason, Watch, WatchEvent, WatchOptions};
 pub use writer::{BatchError, Engine, Outgoing, Ticket, WriteError, Writer, WriterOptions};

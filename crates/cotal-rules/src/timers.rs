@@ -45,6 +45,9 @@ pub enum Refused {
     /// It carries a scheduling header of its own.
     #[error("it carries the scheduling header {0}")]
     Header(String),
+    /// It has header lines that nobody can read, and that the broker may have read otherwise.
+    #[error("its headers cannot be read")]
+    Unreadable,
     /// The body is not a request.
     #[error("the body is not a timer request: {0}")]
     Body(String),

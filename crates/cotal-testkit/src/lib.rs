@@ -10,6 +10,7 @@ mod logs;
 mod mesh;
 mod peer;
 mod proxy;
+mod raw;
 mod supervisor;
 mod wait;
 
@@ -20,5 +21,6 @@ pub use logs::{init_logs, logged};
 pub use mesh::{Mesh, MeshOptions, broker_binary, serving};
 pub use peer::{Peer, ask};
 pub use proxy::Proxy;
+pub use raw::RawPublisher;
 pub use supervisor::Supervisor;
 pub use wait::eventually;

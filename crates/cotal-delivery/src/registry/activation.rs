@@ -11,7 +11,7 @@ use cotal_rules::membership::{
     self as rules, Activation, ActivationEnd, Answer, Ask, Step, SubjectFill, Target,
 };
 use cotal_wire::control::{JoinShortfall, Joined};
-use cotal_wire::envelope::{self, Reason};
+use cotal_wire::envelope::Reason;
 use cotal_wire::limits::PER_SUBJECT;
 use cotal_wire::rows::DeliveryClass;
 use cotal_wire::{Channel, Lifecycle};
@@ -22,7 +22,7 @@ use super::steps::Steps;
 use super::{Registry, RegistryError};
 use crate::clock::now_ms;
 use crate::counters::add;
-use crate::pipeline::fanout::copies::make_copies;
+use crate::pipeline::fanout::copies::{make_copies, read_post};
 use crate::pipeline::join_barrier::JoinInProgress;
 
 /// Posts read at once, and copies that the reader must process before the next ones are written.
@@ -145,7 +145,7 @@ impl Registry {
             if found != *channel || sender == member.principal || !sender.has_real_owner() {
                 continue;
             }
-            let Ok(head) = envelope::parse_post(&post.payload, &sender, channel) else {
+            let Ok(head) = read_post(post.headers.as_ref(), &post.payload, &sender, channel) else {
                 continue;
             };
             let reason = Reason::DurableChannel;

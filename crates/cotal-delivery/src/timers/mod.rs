@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cotal_nats::js::ConsumerAction;
 use cotal_nats::{
-    ConnectOptions, Connection, Delivery, NatsError, PullConsumer, PullError, PullOptions,
+    ConnectOptions, Connection, Delivery, NatsError, PullConsumer, PullError, PullOptions, headers,
 };
 use cotal_rules::timers::{Refused, Request};
 use cotal_rules::waiting::retry_delay;
@@ -165,6 +165,9 @@ impl TimerWriter {
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Request, Refused> {
+        if !headers::are_readable(delivery.headers.as_ref()) {
+            return Err(Refused::Unreadable);
+        }
         let headers = delivery.headers.iter().flat_map(|headers| headers.iter());
         let names = headers.map(|(name, _)| name.as_ref());
         Request::read(&self.space, &delivery.subject, names, &delivery.payload)

@@ -19,6 +19,7 @@ mod garbled;
 mod hand_off;
 mod handover;
 mod host;
+mod hostile;
 mod lease;
 mod lifecycle;
 mod membership;

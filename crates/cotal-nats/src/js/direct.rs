@@ -121,15 +121,16 @@ fn refusal(subject: &str, code: u16, reply: &Message) -> NatsError {
 }
 
 fn decode(reply: Message) -> Result<StoredMessage, NatsError> {
+    // The broker adds its lines behind those of the publisher, who may have used the same names.
     let part = |name: &'static str| {
-        headers::get(reply.headers.as_ref(), name)
+        headers::last(reply.headers.as_ref(), name)
             .ok_or_else(|| NatsError::malformed("directly read message", format!("no {name}")))
     };
     let subject = part(headers::SUBJECT)?.to_owned();
-    let seq = headers::number(reply.headers.as_ref(), headers::SEQUENCE)
-        .ok_or_else(|| NatsError::malformed("directly read message", "no sequence"))?;
+    let seq = part(headers::SEQUENCE)?
+        .parse()
+        .map_err(|e| NatsError::malformed("directly read message", e))?;
     let time = OffsetDateTime::parse(part(headers::TIME_STAMP)?, &Rfc3339)
         .map_err(|e| NatsError::malformed("directly read message", e))?;
-    part(headers::STREAM)?;
     Ok(StoredMessage { subject, seq, headers: reply.headers, payload: reply.payload, time })
 }

@@ -1,9 +1,22 @@
 //! The copies of one post, as they are written into INBOX.
 
-use cotal_nats::{Bytes, Outgoing};
+use cotal_nats::{Bytes, HeaderMap, Outgoing, headers};
 use cotal_rules::fanout::{Copy, Plan};
 use cotal_wire::envelope::{self, PostHead};
 use cotal_wire::{Channel, Principal, Space};
+
+/// Parses a post, for fan-out and for catch-up; the error says why it is none.
+pub(crate) fn read_post(
+    post_headers: Option<&HeaderMap>,
+    payload: &[u8],
+    sender: &Principal,
+    channel: &Channel,
+) -> Result<PostHead, String> {
+    if !headers::are_readable(post_headers) {
+        return Err("its headers cannot be read".to_owned());
+    }
+    envelope::parse_post(payload, sender, channel).map_err(|error| error.to_string())
+}
 
 /// The copies of one post, for the writer. All copies of one generation share the entry's bytes.
 pub(crate) fn make_copies(

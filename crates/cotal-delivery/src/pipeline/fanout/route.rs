@@ -2,11 +2,10 @@
 
 use cotal_nats::{Delivery, NatsError, Ticket};
 use cotal_rules::fanout::{Plan, Post};
-use cotal_wire::envelope;
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
-use super::copies::make_copies;
+use super::copies::{make_copies, read_post};
 use super::refusals::Refused;
 use super::{EXTEND_EVERY, Fanout, Routable, Routed, batch_size};
 use crate::consumer::answers::log_failure;
@@ -27,16 +26,16 @@ impl Fanout {
         let seq = delivery.stream_seq;
         let why = match parts.space.parse_chat(&delivery.subject) {
             Some((sender, channel)) if sender.has_real_owner() => {
-                match envelope::parse_post(&delivery.payload, &sender, &channel) {
+                match read_post(delivery.headers.as_ref(), &delivery.payload, &sender, &channel) {
                     Ok(head) => {
                         return Some(Routable { delivery, sender, channel, head });
                     }
-                    Err(error) => {
+                    Err(reason) => {
                         let stored =
                             i64::try_from(delivery.timestamp_ns / 1_000_000).unwrap_or_default();
-                        let reason = error.to_string();
+                        let why = reason.clone();
                         parts.refusals.refused(Refused { sender, channel, seq, stored, reason });
-                        error.to_string()
+                        why
                     }
                 }
             }
