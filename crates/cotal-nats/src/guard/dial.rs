@@ -53,14 +53,15 @@ pub(super) struct Dialled {
 impl Target {
     /// Connects to the first of the broker's addresses that answers.
     pub(super) async fn dial(&self) -> Result<Dialled, DialError> {
-        let addresses: Vec<_> = self.address.socket_addrs().await.map_err(unreachable)?.collect();
+        let addresses: Vec<_> =
+            self.address.socket_addrs().await.map_err(|e| unreachable(&e))?.collect();
         // One that does not answer must leave time for the next.
         let share = HANDSHAKE_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let mut last = DialError::Unreachable(format!("{} has no address", self.address.host()));
         for address in addresses {
             let dialled = async {
-                let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-                stream.set_nodelay(true).map_err(unreachable)?;
+                let stream = TcpStream::connect(address).await.map_err(|e| unreachable(&e))?;
+                stream.set_nodelay(true).map_err(|e| unreachable(&e))?;
                 self.greet(stream).await
             };
             match tokio::time::timeout(share, dialled).await {
@@ -86,8 +87,8 @@ impl Target {
             TlsMode::Required { ca: None } | TlsMode::Plain => config(None).await,
         };
         let connector = TlsConnector::from(Arc::new(config?));
-        let name = ServerName::try_from(self.address.host().to_owned()).map_err(tls)?;
-        let stream = connector.connect(name, stream).await.map_err(tls)?;
+        let name = ServerName::try_from(self.address.host().to_owned()).map_err(|e| tls(&e))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| tls(&e))?;
         // The library speaks to this process in the clear.
         info.insert("tls_required".to_owned(), Value::Bool(false));
         said.clear();
@@ -111,7 +112,7 @@ async fn hear(stream: &mut TcpStream) -> Result<(BytesMut, Map<String, Value>), 
         if said.len() > MAX_INFO {
             return Err(DialError::Unreachable("the broker's first line has no end".to_owned()));
         }
-        if stream.read_buf(&mut said).await.map_err(unreachable)? == 0 {
+        if stream.read_buf(&mut said).await.map_err(|e| unreachable(&e))? == 0 {
             return Err(DialError::Unreachable("the broker closed the connection".to_owned()));
         }
     }
@@ -129,15 +130,15 @@ async fn config(ca: Option<&Path>) -> Result<ClientConfig, DialError> {
         }
     } else {
         let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
-        roots.add_parsable_certificates(found.map_err(tls)?.certs);
+        roots.add_parsable_certificates(found.map_err(|e| tls(&e))?.certs);
     }
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }
 
-fn unreachable(error: io::Error) -> DialError {
+fn unreachable(error: &io::Error) -> DialError {
     DialError::Unreachable(format!("IO error: {error}"))
 }
 
-fn tls(error: impl std::fmt::Display) -> DialError {
+fn tls(error: &impl std::fmt::Display) -> DialError {
     DialError::Tls(format!("TLS error: {error}"))
 }

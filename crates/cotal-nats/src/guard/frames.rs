@@ -80,7 +80,7 @@ impl Frames {
             };
             self.body = line.total - line.header + 2;
             let stored = line.reply.is_some_and(|reply| reply.starts_with(ANSWERED));
-            return Ok(line.step(end + 2, Some(block), repair(block, stored)));
+            return Ok(line.step(end + 2, Some(block), repair(block, stored).as_deref()));
         }
         match std::str::from_utf8(line) {
             Ok(_) => Ok(Step::Pass(end + 2)),
@@ -111,7 +111,7 @@ impl<'a> Line<'a> {
     }
 
     /// Lets the line and the block behind it pass, unless one of them must be another.
-    fn step(&self, line: usize, block: Option<&[u8]>, repaired: Option<Vec<u8>>) -> Step {
+    fn step(&self, line: usize, block: Option<&[u8]>, repaired: Option<&[u8]>) -> Step {
         let taken = line + self.header;
         let names_are_readable = is_readable(self.subject) && self.reply.is_none_or(is_readable);
         if names_are_readable && repaired.is_none() {
@@ -121,7 +121,7 @@ impl<'a> Line<'a> {
         let sid = String::from_utf8_lossy(self.sid);
         let reply = self.reply.map(|reply| format!("{} ", readable(reply))).unwrap_or_default();
         let body = self.total - self.header;
-        let with = match repaired.as_deref().or(block) {
+        let with = match repaired.or(block) {
             None => format!("MSG {subject} {sid} {reply}{body}\r\n").into_bytes(),
             Some(block) => {
                 let (header, total) = (block.len(), block.len() + body);
