@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cotal_nats::{PullConsumer, PullOptions, headers};
-use cotal_testkit::{God, Mesh, RawPublisher, eventually};
+use cotal_testkit::{God, Mesh, Peer, RawPublisher, eventually};
 use cotal_wire::names::{Bucket, DELIVERY, reply_to};
 use cotal_wire::{Channel, Principal, Role, Timer};
 use serde_json::json;
@@ -90,9 +90,20 @@ async fn headers_that_no_client_can_read_stop_nobody_and_their_sender_is_told() 
     let text = String::from_utf8_lossy(&told[0].payload).into_owned();
     assert!(text.contains("its headers cannot be read"), "{text}");
 
-    let (stream, consumer) = (space.dm_stream(), space.dm_consumer(&bob.lifecycle));
-    let opened = PullConsumer::open(&bob.connection, &stream, &consumer, PullOptions::default());
-    let mut direct = opened.await.expect("bob's direct messages");
+    takes_every_unreadable_message(&bob).await;
+    for connection in [&alice.connection, &bob.connection, &god.connection] {
+        assert_eq!(connection.state().borrow().drops, 0, "a redial");
+    }
+    lane.stop();
+    lane.ended().await.expect("a clean end");
+}
+
+/// A client takes direct messages whose headers cannot be read, and acks them.
+async fn takes_every_unreadable_message(member: &Peer) {
+    let (stream, consumer) =
+        (member.space.dm_stream(), member.space.dm_consumer(&member.lifecycle));
+    let opened = PullConsumer::open(&member.connection, &stream, &consumer, PullOptions::default());
+    let mut direct = opened.await.expect("the member's direct messages");
     let mut unreadable = 0;
     while unreadable < BLOCKS.len() {
         let batch = direct.next_batch(BLOCKS.len(), Duration::from_secs(10)).await;
@@ -103,9 +114,4 @@ async fn headers_that_no_client_can_read_stop_nobody_and_their_sender_is_told() 
         }
     }
     direct.close().await;
-    for connection in [&alice.connection, &bob.connection, &god.connection] {
-        assert_eq!(connection.state().borrow().drops, 0, "a redial");
-    }
-    lane.stop();
-    lane.ended().await.expect("a clean end");
 }
