@@ -158,7 +158,7 @@ impl Connection {
         let events = hub.events.subscribe();
         let inbox = format!("_INBOX_{conn_id}");
         let presented = Presented::default();
-        let guard = Arc::new(guard(&options).await?);
+        let guard = Arc::new(Guard::to(&options.url, &options.tls).await?);
         let dial = client_options(&options, &conn_id, &inbox, &hub, &presented, &guard)
             .connect(guard.url());
         let client =
@@ -449,20 +449,6 @@ fn client_options(
             std::future::ready(())
         });
     if options.retry_initial { base.retry_on_initial_connect() } else { base }
-}
-
-/// The relay to the broker that the options name.
-async fn guard(options: &ConnectOptions) -> Result<Guard, NatsError> {
-    let url = options.url.clone();
-    let address = url.parse().map_err(|e: std::io::Error| {
-        let detail = e.to_string();
-        ConnectError::Address { url: url.clone(), detail }
-    })?;
-    let opened = Guard::open(address, options.tls.clone()).await;
-    opened.map_err(|e| {
-        let detail = format!("no loopback port for the relay to it: {e}");
-        ConnectError::Unreachable { url, detail }.into()
-    })
 }
 
 fn auth_options(

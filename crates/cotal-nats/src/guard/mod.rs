@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
+use crate::error::ConnectError;
 use crate::transport::TlsMode;
 pub(crate) use dial::DialError;
 use dial::Target;
@@ -62,8 +63,20 @@ struct Shared {
 }
 
 impl Guard {
+    /// The relay to the broker at `url`.
+    pub(crate) async fn to(url: &str, tls: &TlsMode) -> Result<Self, ConnectError> {
+        let address = url.parse().map_err(|e: std::io::Error| {
+            let detail = e.to_string();
+            ConnectError::Address { url: url.to_owned(), detail }
+        })?;
+        Self::open(address, tls.clone()).await.map_err(|e| {
+            let detail = format!("no loopback port for the relay to it: {e}");
+            ConnectError::Unreachable { url: url.to_owned(), detail }
+        })
+    }
+
     /// Listens for the library.
-    pub(crate) async fn open(address: ServerAddr, tls: TlsMode) -> std::io::Result<Self> {
+    async fn open(address: ServerAddr, tls: TlsMode) -> std::io::Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
         let url = format!("nats://{}", listener.local_addr()?);
         let target = Target { address, tls };
