@@ -16,7 +16,7 @@ use cotal_wire::profile::Profile;
 use cotal_wire::timers::TimerBody;
 use cotal_wire::{EndpointName, Principal, Space, Timer};
 use cotal_workspace::{FileStore, Root};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
@@ -199,6 +199,17 @@ async fn tmr_1_a_timer_fires_on_a_cluster_that_lost_a_server() {
         let mut config = provisioner.stream_info(&stream).await.expect("a stream").config;
         config.rest.insert("num_replicas".to_owned(), json!(3));
         provisioner.update_stream(&stream, &config).await.expect("three replicas");
+        // A replica that has not caught up cannot be elected.
+        let replicas = || async {
+            let subject = format!("$JS.API.STREAM.INFO.{stream}");
+            let within = Some(Duration::from_secs(2));
+            let asked = provisioner.request(subject, None, "".into(), within);
+            let reply = asked.await.ok()?;
+            let info: Value = serde_json::from_slice(&reply.payload).ok()?;
+            let replicas = info["cluster"]["replicas"].as_array()?.clone();
+            Some(replicas.iter().filter(|it| it["current"] == true).count())
+        };
+        eventually("two replicas caught up", replicas, |seen| *seen == Some(2)).await;
     }
     let wf = EndpointName::parse("wf").expect("an endpoint");
     let endpoint = trio.connect(0, trio.creds(|_| Profile::Workflow(wf.clone()))).await;

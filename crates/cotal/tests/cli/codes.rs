@@ -118,7 +118,7 @@ fn a_message_is_told_apart_from_its_printing_and_its_reading() {
     stdin(&site.root()).ends(1).says("standard input cannot be read");
     let binary = site.root().join("binary");
     std::fs::write(&binary, [0xff, 0xfe]).unwrap();
-    stdin(&binary).ends(2).says("no UTF-8 text");
+    stdin(&binary).ends(2).says("is not UTF-8 text");
 }
 
 /// A line of a log is a line of a log, also when no log could be opened.

@@ -44,7 +44,7 @@ fn a_retirement_that_is_killed_holds_the_name_until_it_is_run_again() {
     wait_until("the daemon's end", || !is_alive(daemon));
     let mut retiring = site.command(&["agent", "retire", "bob"]).spawn().unwrap();
     let record = "main/agents/local.bob.retiring";
-    wait_until("the key is revoked", || site.read(record).contains("revoked"));
+    wait_until("the key is revoked", || site.read(record).contains("refused"));
     retiring.kill().unwrap();
     retiring.wait().unwrap();
     site.run(&BOB).ends(8).says("finish it with `cotal agent retire`");

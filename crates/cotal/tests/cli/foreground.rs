@@ -112,7 +112,7 @@ fn lif_9_a_daemon_that_was_asked_to_end_stays_stopped() {
         let site = Site::new();
         let up = Foreground::up(&site);
         signal(site.daemon(), wish);
-        up.says("the delivery daemon was stopped and stays so");
+        up.says("the delivery daemon was stopped and is not restarted");
         assert!(!up.said().contains("restarting it"), "{}", up.said());
         site.run(&["status"]).ends(7);
     }

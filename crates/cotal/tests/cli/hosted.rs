@@ -151,7 +151,7 @@ async fn hst_1_lanes_come_and_go_with_the_manifest_while_the_others_serve() {
     assert_eq!(both[0], first[0], "the lane that stayed was disturbed");
 
     ground.write("{\"version\":1,\n\"spaces\":[\"alpha\",\"no.space\"]}");
-    let refused = host.says("go on as they are").await;
+    let refused = host.says("lanes are unchanged").await;
     assert!(refused.contains("line 2") && refused.contains("the 2 lanes"), "{refused}");
     assert_eq!(ground.lanes(), both);
 

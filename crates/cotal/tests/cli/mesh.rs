@@ -42,7 +42,7 @@ fn lif_15_a_detached_up_leaves_a_mesh_that_a_second_up_does_not_touch_and_down_t
     assert_eq!(status["spaces"][0]["delivery"], "bound");
 
     let (before, broker, daemon) = (identity(&site), site.broker(), site.daemon());
-    let again = site.run(&["up", "--detach"]).ok().says("stands as provisioned");
+    let again = site.run(&["up", "--detach"]).ok().says("is complete, nothing was created");
     assert_eq!(again.out, up.out);
     assert!(!again.err.contains("repaired") && !again.err.contains("minted"), "{again:?}");
     assert_eq!((identity(&site), site.broker(), site.daemon()), (before.clone(), broker, daemon));

@@ -237,7 +237,7 @@ async fn invalid_manifests(
 
     let valid = std::fs::read_to_string(east.manifest()).unwrap();
     std::fs::write(east.manifest(), "{\"version\": 1,").unwrap();
-    holder.says("the 1 lanes go on as they are").await;
+    holder.says("the 1 lanes are unchanged").await;
     std::fs::write(east.manifest(), valid).unwrap();
     assert_eq!(broker.probe().await.as_deref(), Some("bound"));
     println!("invalid manifests were refused and disturbed nobody");
