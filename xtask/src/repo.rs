@@ -13,9 +13,18 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// The cargo that runs this program, started in the repository.
+///
+/// It is not told what cargo tells this program about its own package: build scripts of
+/// dependencies look at these variables, and would run again after each build by hand.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        let of_this_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if of_this_package.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
